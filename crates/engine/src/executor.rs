@@ -1,0 +1,171 @@
+//! The executor boundary: what a scheduler may ask of a model.
+//!
+//! A step is a set of plan rows. [`Executor::submit`] enqueues one and never waits; [`Executor::wait`] blocks until
+//! its results are there. At most [`MAX_IN_FLIGHT`] steps are in flight, so a scheduler can prepare the next step
+//! while a device runs the present one; a row whose token is not known yet names the row it comes from.
+
+use crate::sampling::SampleSpec;
+
+/// Steps that may be submitted and not yet waited for.
+pub const MAX_IN_FLIGHT: usize = 2;
+
+/// A token id.
+pub type TokenId = u32;
+
+/// Identity of a sequence, chosen by the scheduler, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeqId(pub u64);
+
+/// Identity of a submitted step, ascending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StepId(pub u64);
+
+/// Where the tokens of a row come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Tokens {
+    /// Known ids, at least one.
+    Ids(Vec<TokenId>),
+    /// The one token that row `row` of step `step` samples.
+    FromStep {
+        /// The earlier step, still in flight or just waited for.
+        step: StepId,
+        /// Row in that step; its `want` was [`Want::Token`].
+        row: usize,
+    },
+}
+
+impl Tokens {
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        match self {
+            Tokens::Ids(ids) => ids.len(),
+            Tokens::FromStep { .. } => 1,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The blocks of one sequence in one cache group.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockTable {
+    /// Logical block of `blocks[0]`; not 0 once a sliding-window group has dropped its oldest blocks.
+    pub first: usize,
+    /// Physical block numbers.
+    pub blocks: Vec<u32>,
+}
+
+/// What a row's last token should yield.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Want {
+    /// Only its KV entries.
+    Nothing,
+    /// A sampled token.
+    Token(SampleSpec),
+    /// All logits.
+    Logits,
+    /// The normed hidden state.
+    Embedding,
+}
+
+/// Tokens of one sequence in a step. Rows of the same sequence are adjacent and ascending in position (one token per
+/// row with [`Want::Logits`] is how perplexity scores every position).
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanRow {
+    /// Whose tokens they are.
+    pub seq: SeqId,
+    /// The tokens.
+    pub tokens: Tokens,
+    /// Position of the first one.
+    pub position: usize,
+    /// One table per cache group of [`Limits::groups`], covering every position the tokens write or see.
+    pub tables: Vec<BlockTable>,
+    /// Result of the last token.
+    pub want: Want,
+    /// Allowed tokens of a [`Want::Token`], one bit per id (bit `i % 32` of word `i / 32`); `None` allows all.
+    pub mask: Option<Vec<u32>>,
+}
+
+/// One step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepPlan {
+    /// The rows.
+    pub rows: Vec<PlanRow>,
+}
+
+/// Result of one row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RowOutput {
+    /// Of [`Want::Nothing`].
+    Nothing,
+    /// Of [`Want::Token`].
+    Token(TokenId),
+    /// Of [`Want::Logits`], one per token of the vocabulary.
+    Logits(Vec<f32>),
+    /// Of [`Want::Embedding`].
+    Embedding(Vec<f32>),
+}
+
+/// Results of a step, one per row. Reused between steps so that a steady state allocates nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepOutput {
+    /// One per row of the plan.
+    pub rows: Vec<RowOutput>,
+}
+
+/// Why a step failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum StepError {
+    /// These sequences' rows failed (for example a NaN in the logits); the others have their results.
+    #[error("{what}")]
+    Rows {
+        /// Whose rows.
+        seqs: Vec<SeqId>,
+        /// What happened.
+        what: String,
+    },
+    /// The device failed; no further step will succeed.
+    #[error("{0}")]
+    Device(String),
+}
+
+/// A cache group as the scheduler sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheGroup {
+    /// Physical blocks that exist.
+    pub blocks: usize,
+    /// Positions a token sees, itself included; `None` is all of them.
+    pub window: Option<usize>,
+}
+
+/// What an executor can take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Size of the vocabulary.
+    pub vocab: usize,
+    /// Longest sequence in tokens.
+    pub context: usize,
+    /// Tokens of one step.
+    pub max_tokens: usize,
+    /// Rows with a result in one step.
+    pub max_outputs: usize,
+    /// Tokens of one KV block.
+    pub block_tokens: usize,
+    /// Cache groups.
+    pub groups: Vec<CacheGroup>,
+}
+
+/// A model on a device, as a scheduler sees it.
+pub trait Executor {
+    /// What it can take; constant.
+    fn limits(&self) -> &Limits;
+
+    /// Enqueues a step. Never waits for the device.
+    fn submit(&mut self, plan: &StepPlan) -> Result<StepId, StepError>;
+
+    /// Waits for a step and takes its results. Steps are waited for in the order of submission.
+    fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError>;
+}

@@ -1,0 +1,2 @@
+//! The minfer command.
+fn main() {}

@@ -1,0 +1,381 @@
+//! The stage-op boundary: everything the decoder may ask of a device.
+//!
+//! A device owns the weights it was given, the KV cache and every activation. The decoder owns the order of the
+//! stages and nothing else: it never sees a buffer. The ops are coarse (a whole stage each), so a device is free to
+//! fuse, repack and schedule inside one; a loaded stage (`Device::AttnIn`, …) is whatever it wants to keep.
+//!
+//! # Life of a step
+//!
+//! [`Device::begin`] fixes the tokens of the step; [`Device::embed`] fills the residual stream `x` `[tokens, d_model]`;
+//! then per layer [`Device::attn_in`] → [`Device::attention`] → [`Device::attn_out`] → [`Device::ffn`]; at last
+//! [`Device::head`] computes logits of the batch's `outputs`, which [`Device::logits`] copies to the host.
+//! Calls of one step come in this order, from one thread; a device may run them asynchronously until `logits` or
+//! `hidden`, which wait.
+//!
+//! # Numerics
+//!
+//! The bits of a token's KV entries and logits depend on its own prefix alone, never on the other tokens of the
+//! batch, on how the prompt was cut into steps, or on the number of threads.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+pub use minfer_gguf::GgmlType;
+
+/// Tokens of one KV block, on every device.
+pub const KV_BLOCK: usize = 64;
+
+/// Keys of one attention segment: a softmax partial is taken per segment at absolute positions
+/// `[256·s, 256·(s+1))`, and partials are combined in ascending order. It makes the sum's order a function of the
+/// position alone. A multiple of [`KV_BLOCK`].
+pub const ATTN_SEGMENT: usize = 256;
+
+/// What a device can answer when an op fails.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// A tensor's type, shape or size that this device cannot hold or compute.
+    #[error("{tensor}: {what}")]
+    Unsupported {
+        /// Name of the tensor in the file.
+        tensor: String,
+        /// What was found and what is supported.
+        what: String,
+    },
+    /// Memory for weights, cache or activations was refused.
+    #[error("out of memory: {what} needs {needed} bytes")]
+    OutOfMemory {
+        /// What the memory was for.
+        what: &'static str,
+        /// Bytes asked for.
+        needed: u64,
+    },
+    /// The device itself failed; no step can run on it any more.
+    #[error("device fault: {0}")]
+    Fault(String),
+}
+
+/// A weight matrix as it lies in the file: `rows` × `cols`, row-major, every row a whole number of blocks of `ty`.
+///
+/// `y[rows] = W · x[cols]`. In GGUF's terms `cols` is `dims[0]`.
+#[derive(Clone, Copy)]
+pub struct Weight<'a> {
+    /// Name of the tensor in the file, for errors and traces.
+    pub name: &'a str,
+    /// Element type.
+    pub ty: GgmlType,
+    /// Output width.
+    pub rows: usize,
+    /// Input width (K).
+    pub cols: usize,
+    /// `rows` × row bytes.
+    pub data: &'a [u8],
+}
+
+impl<'a> Weight<'a> {
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.data.len() / self.rows.max(1)
+    }
+
+    /// The matrix of the rows in `range`: how a fused `qkv` or `gate_up` tensor becomes its parts.
+    pub fn slice_rows(&self, range: Range<usize>) -> Weight<'a> {
+        let bytes = self.row_bytes();
+        Weight { rows: range.len(), data: &self.data[range.start * bytes..range.end * bytes], ..*self }
+    }
+}
+
+/// A matrix with an optional bias of `weight.rows` values.
+#[derive(Clone)]
+pub struct Linear<'a> {
+    /// The matrix.
+    pub weight: Weight<'a>,
+    /// Added to the product.
+    pub bias: Option<Arc<[f32]>>,
+}
+
+/// A normalisation over the last dimension.
+#[derive(Clone, Debug)]
+pub struct Norm {
+    /// What is computed before the scale.
+    pub kind: NormKind,
+    /// Scale per channel. The file's values, with nothing added: converters store gemma's `1 + w`.
+    pub weight: Arc<[f32]>,
+    /// Shift per channel.
+    pub bias: Option<Arc<[f32]>>,
+}
+
+/// Kinds of [`Norm`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x²) + eps)`.
+    Rms {
+        /// Added under the root.
+        eps: f32,
+    },
+    /// `(x − mean(x)) / sqrt(var(x) + eps)`.
+    Layer {
+        /// Added under the root.
+        eps: f32,
+    },
+}
+
+/// Rotary position embedding of q and k. Every scaling method (linear, YaRN, llama-3, longrope) is resolved into
+/// `inv_freq` and `magnitude` at load: a device only rotates.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    /// Which channels form a pair.
+    pub style: RopeStyle,
+    /// Angle per position and pair: `θ = position · inv_freq[i]`. The rotated width is `2 · inv_freq.len()`; the
+    /// remaining channels of a head pass unchanged.
+    pub inv_freq: Arc<[f64]>,
+    /// Factor on cos and sin (YaRN's attention factor); 1 otherwise.
+    pub magnitude: f32,
+}
+
+/// Pairing of channels in [`Rope`]; `n` is the rotated width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Channels `2i` and `2i + 1` (ggml's "normal").
+    Adjacent,
+    /// Channels `i` and `i + n/2` (ggml's "neox").
+    Halves,
+}
+
+/// Where a layer's keys and values live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvSlot {
+    /// Index into the cache groups given to [`Device::reserve`].
+    pub group: usize,
+    /// Layer within that group.
+    pub layer: usize,
+}
+
+/// Heads of an attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Query heads; a multiple of `kv`.
+    pub q: usize,
+    /// Key/value heads.
+    pub kv: usize,
+    /// Channels per head.
+    pub dim: usize,
+}
+
+/// Stage: norm → q, k, v → bias → q/k norm → rope → KV write.
+pub struct AttnInSpec<'a> {
+    /// Norm of the residual stream; `None` feeds it as it is.
+    pub norm: Option<Norm>,
+    /// `[heads.q · heads.dim, d_model]`.
+    pub q: Linear<'a>,
+    /// `[heads.kv · heads.dim, d_model]`.
+    pub k: Linear<'a>,
+    /// `[heads.kv · heads.dim, d_model]`.
+    pub v: Linear<'a>,
+    /// Norm of q before rope, over each head (`weight.len() == heads.dim`) or all heads together.
+    pub q_norm: Option<Norm>,
+    /// Norm of k before rope, likewise.
+    pub k_norm: Option<Norm>,
+    /// Rotation of q and k; `None` leaves them.
+    pub rope: Option<Rope>,
+    /// Head counts.
+    pub heads: Heads,
+    /// Where k and v are written.
+    pub kv: KvSlot,
+}
+
+/// Stage: scaled dot-product attention of the step's q over the cache, causal.
+pub struct AttentionSpec {
+    /// Head counts.
+    pub heads: Heads,
+    /// Factor on q·k.
+    pub scale: f32,
+    /// `s ← cap · tanh(s / cap)` on scaled scores.
+    pub soft_cap: Option<f32>,
+    /// A token at position `p` sees keys at `p − window + 1 ..= p`.
+    pub window: Option<usize>,
+    /// Where k and v are read.
+    pub kv: KvSlot,
+}
+
+/// Stage: projection of the attention's result → post-norm → residual.
+pub struct AttnOutSpec<'a> {
+    /// `[d_model, heads.q · heads.dim]`.
+    pub proj: Linear<'a>,
+    /// Norm before the addition to the residual stream.
+    pub post_norm: Option<Norm>,
+    /// Factor on what is added.
+    pub residual_scale: f32,
+}
+
+/// Activation function of a feed-forward stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x · σ(x)`.
+    Silu,
+    /// `x/2 · (1 + tanh(√(2/π)(x + 0.044715 x³)))`.
+    GeluTanh,
+}
+
+/// Stage: norm → gate/up → activation → down → post-norm → residual.
+///
+/// With a gate, `act(gate·x) ⊙ (up·x)`; without, `act(up·x)`.
+pub struct FfnSpec<'a> {
+    /// Norm of the residual stream; `None` feeds it as it is.
+    pub norm: Option<Norm>,
+    /// `[d_ff, d_model]`.
+    pub gate: Option<Linear<'a>>,
+    /// `[d_ff, d_model]`.
+    pub up: Linear<'a>,
+    /// `[d_model, d_ff]`.
+    pub down: Linear<'a>,
+    /// Activation.
+    pub activation: Activation,
+    /// Norm before the addition to the residual stream.
+    pub post_norm: Option<Norm>,
+    /// Factor on what is added.
+    pub residual_scale: f32,
+}
+
+/// Stage: norm → logits of the batch's outputs.
+pub struct HeadSpec<'a> {
+    /// Final norm.
+    pub norm: Option<Norm>,
+    /// `[vocab, d_model]`; `None` uses the embedding table (tied weights).
+    pub proj: Option<Linear<'a>>,
+    /// Factor on the logits.
+    pub scale: f32,
+    /// `l ← cap · tanh(l / cap)` on scaled logits.
+    pub soft_cap: Option<f32>,
+}
+
+/// Element type of cached keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvType {
+    /// IEEE half precision.
+    #[default]
+    F16,
+}
+
+/// Layers that share block tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvGroup {
+    /// Layers in the group.
+    pub layers: usize,
+    /// Heads of each layer.
+    pub heads: Heads,
+    /// Blocks of [`KV_BLOCK`] tokens that exist for each layer.
+    pub blocks: usize,
+}
+
+/// Upper bounds of what a step can hold, from which a device sizes its activations once.
+#[derive(Clone, Debug)]
+pub struct Reserve {
+    /// Tokens of one step.
+    pub max_tokens: usize,
+    /// Outputs of one step.
+    pub max_outputs: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Widest `heads.q · heads.dim`.
+    pub max_q: usize,
+    /// Widest `heads.kv · heads.dim`.
+    pub max_kv: usize,
+    /// Widest feed-forward stage.
+    pub max_ff: usize,
+    /// Rows of the head.
+    pub vocab: usize,
+    /// Cache groups.
+    pub kv_groups: Vec<KvGroup>,
+    /// Type of cached keys and values.
+    pub kv_type: KvType,
+}
+
+/// The blocks of one sequence in one cache group.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockTable<'a> {
+    /// Logical block of `blocks[0]`: position `p` lies in `blocks[p / KV_BLOCK − first]`. Not 0 once a
+    /// sliding-window group has dropped its oldest blocks.
+    pub first: usize,
+    /// Physical block numbers.
+    pub blocks: &'a [u32],
+}
+
+/// Consecutive tokens of one sequence in a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    /// Index of the first token in [`Batch::tokens`].
+    pub start: usize,
+    /// Number of tokens.
+    pub len: usize,
+    /// Position of the first token.
+    pub position: usize,
+    /// One table per cache group; they cover every position the tokens write or see.
+    pub tables: &'a [BlockTable<'a>],
+}
+
+/// The tokens of one step. Spans are disjoint, ascending, and cover all tokens; no sequence has two.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// Token ids, all below the vocabulary's size.
+    pub tokens: &'a [u32],
+    /// Who they belong to.
+    pub spans: &'a [Span<'a>],
+    /// Indices into `tokens` whose result is wanted, ascending.
+    pub outputs: &'a [u32],
+}
+
+/// A device that can run a decoder. See the crate documentation for the order of calls.
+pub trait Device {
+    /// A loaded embedding table.
+    type Embedding;
+    /// A loaded [`AttnInSpec`].
+    type AttnIn;
+    /// A loaded [`AttnOutSpec`].
+    type AttnOut;
+    /// A loaded [`FfnSpec`].
+    type Ffn;
+    /// A loaded [`HeadSpec`].
+    type Head;
+
+    /// Name and kind, for people.
+    fn describe(&self) -> String;
+
+    /// Loads an embedding table `[vocab, d_model]`.
+    fn load_embedding(&mut self, table: Weight<'_>) -> Result<Self::Embedding, DeviceError>;
+    /// Loads a stage.
+    fn load_attn_in(&mut self, spec: AttnInSpec<'_>) -> Result<Self::AttnIn, DeviceError>;
+    /// Loads a stage.
+    fn load_attn_out(&mut self, spec: AttnOutSpec<'_>) -> Result<Self::AttnOut, DeviceError>;
+    /// Loads a stage.
+    fn load_ffn(&mut self, spec: FfnSpec<'_>) -> Result<Self::Ffn, DeviceError>;
+    /// Loads a stage; `embedding` serves tied weights.
+    fn load_head(
+        &mut self,
+        spec: HeadSpec<'_>,
+        embedding: &Self::Embedding,
+    ) -> Result<Self::Head, DeviceError>;
+
+    /// Allocates activations and the KV cache. Called once, after the weights were loaded.
+    fn reserve(&mut self, reserve: &Reserve) -> Result<(), DeviceError>;
+    /// Bytes that [`Device::reserve`] would allocate.
+    fn reserve_bytes(&self, reserve: &Reserve) -> u64;
+
+    /// Starts a step.
+    fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError>;
+    /// `x ← table[token] · scale`.
+    fn embed(&mut self, table: &Self::Embedding, scale: f32) -> Result<(), DeviceError>;
+    /// q of the step and its cache entries from `x`.
+    fn attn_in(&mut self, stage: &Self::AttnIn) -> Result<(), DeviceError>;
+    /// Attention of the step's q over the cache.
+    fn attention(&mut self, stage: &AttentionSpec) -> Result<(), DeviceError>;
+    /// `x ← x + scale · post_norm(proj · attention)`.
+    fn attn_out(&mut self, stage: &Self::AttnOut) -> Result<(), DeviceError>;
+    /// `x ← x + scale · post_norm(ffn(norm(x)))`.
+    fn ffn(&mut self, stage: &Self::Ffn) -> Result<(), DeviceError>;
+    /// Logits of the batch's outputs.
+    fn head(&mut self, stage: &Self::Head) -> Result<(), DeviceError>;
+    /// Waits, then copies the logits `[outputs, vocab]`.
+    fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError>;
+    /// Waits, then copies the normed hidden state of the outputs `[outputs, d_model]` (the head's input).
+    fn hidden(&mut self, out: &mut [f32]) -> Result<(), DeviceError>;
+}
