@@ -1,1 +1,4 @@
-//! minfer
+//! Local LLM inference: load any GGUF, run it fast, prove it right.
+
+pub mod env;
+pub mod source;
