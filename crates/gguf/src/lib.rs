@@ -1,4 +1,16 @@
 //! GGUF files: reader, validator, writer, and the scalar reference of every ggml block type.
+mod cursor;
+mod error;
+mod file;
+mod gguf;
+mod metadata;
+mod split;
 mod types;
+mod value;
 
+pub use error::{Error, Problem};
+pub use file::TensorInfo;
+pub use gguf::{Gguf, Tensor};
+pub use metadata::Metadata;
 pub use types::GgmlType;
+pub use value::{Array, Strings, Value, ValueType};

@@ -111,7 +111,7 @@ ggml_types! {
 impl GgmlType {
     /// Bytes of `values` consecutive values, or `None` if that is not a whole number of blocks.
     pub const fn bytes_of(self, values: usize) -> Option<usize> {
-        if values % self.block_len() == 0 {
+        if values.is_multiple_of(self.block_len()) {
             (values / self.block_len()).checked_mul(self.block_bytes())
         } else {
             None
