@@ -1,2 +1,56 @@
-//! xtask
-fn main() {}
+//! Developer tasks, run as `cargo xtask TASK`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a developer")]
+
+mod bench;
+mod golden;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  tidy                               check the rules of ARCHITECTURE.md that a program can check
+  golden                             list the golden data and how each is made again
+  bench record [--machine NAME] [-- BENCH ARGUMENTS]
+                                     run `minfer bench -o json` and keep the rows in bench/records/
+  bench compare OLD.json NEW.json [--bar PERCENT]
+                                     compare two records; fails if a test became slower than the bar (default 3)
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match task(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn task(args: &[&str]) -> Result<()> {
+    let root = root()?;
+    match args {
+        ["tidy"] => tidy::run(&root),
+        ["golden"] => golden::run(&root),
+        ["bench", "record", rest @ ..] => bench::record(&root, rest),
+        ["bench", "compare", rest @ ..] => bench::compare(rest),
+        ["help" | "-h" | "--help"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        [] => bail!("no task given\n\n{USAGE}"),
+        other => bail!("unknown task '{}'\n\n{USAGE}", other.join(" ")),
+    }
+}
+
+/// The repository's root: the parent of this package.
+fn root() -> Result<PathBuf> {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map(PathBuf::from).context("xtask has no parent directory")
+}
