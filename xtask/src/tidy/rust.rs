@@ -72,12 +72,22 @@ fn justified(lines: &[Line], at: usize) -> bool {
     if !function {
         return false;
     }
-    if code.starts_with(' ') {
-        let top = |l: &Line| l.code.starts_with(|c: char| c.is_alphabetic());
-        return lines[..at].iter().rposition(top).is_some_and(|head| reason_above(lines, head));
+    let mut indent = indentation(code);
+    for (i, line) in lines[..at].iter().enumerate().rev() {
+        if !line.code.trim().is_empty() && indentation(&line.code) < indent {
+            indent = indentation(&line.code);
+            if reason_above(lines, i) {
+                return true;
+            }
+        }
     }
     let of_module = |l: &Line| l.comment.starts_with("//!") && l.comment.contains("# Safety");
     !has_word(code, "pub") && lines.iter().any(of_module)
+}
+
+/// Spaces before the code of a line.
+fn indentation(code: &str) -> usize {
+    code.len() - code.trim_start().len()
 }
 
 /// Whether a line's comment gives a reason.
