@@ -1,9 +1,10 @@
 //! An opened model.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::file::{Bytes, Part, TensorInfo, sorted_by_name};
-use crate::{Error, GgmlType, Metadata, Problem, split};
+use crate::{Error, GgmlType, Metadata, Problem, SharedBytes, split};
 
 /// An opened model: one file, or all parts of a split one.
 ///
@@ -93,6 +94,19 @@ impl Gguf {
     pub fn require_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         self.tensor(name)
             .ok_or_else(|| self.metadata().error(Problem::MissingTensor { tensor: name.to_owned() }))
+    }
+
+    /// The data of the tensor called `name`, keeping this model open.
+    pub fn share(self: &Arc<Self>, name: &str) -> Option<SharedBytes> {
+        let rank =
+            self.by_name.binary_search_by(|&index| (*self.tensors[index as usize].name).cmp(name)).ok()?;
+        let index = self.by_name[rank] as usize;
+        Some(SharedBytes::tensor(Arc::clone(self), index, self.data_of(index).len()))
+    }
+
+    /// Data of the tensor at `index`.
+    pub(crate) fn data_of(&self, index: usize) -> &[u8] {
+        self.view(&self.tensors[index]).data
     }
 
     /// Bytes of all files together.
