@@ -13,7 +13,7 @@ pub const MAX_IN_FLIGHT: usize = 2;
 pub type TokenId = u32;
 
 /// Identity of a sequence, chosen by the scheduler, never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqId(pub u64);
 
 /// Identity of a submitted step, ascending.
@@ -49,8 +49,20 @@ impl Tokens {
     }
 }
 
+impl Default for Tokens {
+    fn default() -> Self {
+        Tokens::Ids(Vec::new())
+    }
+}
+
+impl From<Vec<TokenId>> for Tokens {
+    fn from(ids: Vec<TokenId>) -> Self {
+        Tokens::Ids(ids)
+    }
+}
+
 /// The blocks of one sequence in one cache group.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct BlockTable {
     /// Logical block of `blocks[0]`; not 0 once a sliding-window group has dropped its oldest blocks.
     pub first: usize,
@@ -58,10 +70,23 @@ pub struct BlockTable {
     pub blocks: Vec<u32>,
 }
 
+/// By hand for `clone_from`: a scheduler refills the tables of its plan every step without allocating.
+impl Clone for BlockTable {
+    fn clone(&self) -> Self {
+        BlockTable { first: self.first, blocks: self.blocks.clone() }
+    }
+
+    fn clone_from(&mut self, source: &Self) {
+        self.first = source.first;
+        self.blocks.clone_from(&source.blocks);
+    }
+}
+
 /// What a row's last token should yield.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Want {
     /// Only its KV entries.
+    #[default]
     Nothing,
     /// A sampled token.
     Token(SampleSpec),
@@ -73,7 +98,7 @@ pub enum Want {
 
 /// Tokens of one sequence in a step. Rows of the same sequence are adjacent and ascending in position (one token per
 /// row with [`Want::Logits`] is how perplexity scores every position).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlanRow {
     /// Whose tokens they are.
     pub seq: SeqId,
@@ -163,9 +188,12 @@ pub trait Executor {
     /// What it can take; constant.
     fn limits(&self) -> &Limits;
 
-    /// Enqueues a step. Never waits for the device.
+    /// Enqueues a step. Never waits for the device. Steps take effect in the order of submission, so a block that one
+    /// step still uses may be given to another sequence by the next. After an error nothing has been enqueued.
     fn submit(&mut self, plan: &StepPlan) -> Result<StepId, StepError>;
 
-    /// Waits for a step and takes its results. Steps are waited for in the order of submission.
+    /// Waits for a step and takes its results. Steps are waited for in the order of submission. A row that takes its
+    /// token from a failed row fails too. After [`StepError::Rows`] `out` has every row, the failed ones as
+    /// [`RowOutput::Nothing`].
     fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError>;
 }

@@ -1,4 +1,44 @@
 //! Sampling: the one specification.
+//!
+//! A token is a pure function of the logits, the [`SampleSpec`] and the mask. [`sample`] is that function; a device
+//! that samples by itself computes the same one. In this order:
+//!
+//! 0. **Refuse** NaN anywhere in the logits. Candidates are the tokens the mask allows whose logit is above −∞; let
+//!    `m` be their largest logit. Of two equal logits the one with the lower id ranks higher, everywhere; −0 = +0.
+//! 1. **Greedy**: at temperature 0 the highest ranking candidate is the token, whatever the other fields say.
+//! 2. **Top-k**: keep the `k` highest ranking candidates.
+//! 3. **Top-p**: keep the shortest run of highest ranking candidates whose weights `w(1)` sum to at least
+//!    `ceil(top_p · total)` (an f64 product); never fewer than one.
+//! 4. **Min-p**: keep those with `w(1) ≥ min_p · 2^40`.
+//! 5. **Temperature**: from here on a candidate weighs `w(temperature)`.
+//! 6. **Draw**: `r` is the first 64 bits of Philox4x32-10 with key `seed` and counter `position`; the token is the
+//!    first in ascending id whose running sum of weights exceeds `floor(r · total / 2^64)`.
+//!
+//! The weight of a logit `l` is the *integer* `w(T) = floor(exp((l − m) / T) · 2^40)`, computed in f64 (`l = m` weighs
+//! 2^40 even if both are +∞). Integer sums are exact, so no order of addition, and thus no way of dividing the work,
+//! can be seen in the result; what an integer cannot hold has a probability below 10^-12 of the largest. `exp` is the
+//! one in this file: f64 additions and multiplications only, so that no platform's libm can be seen either.
+//!
+//! [Penalties](Penalties) come before all of this; a row that has some, or that reports log-probabilities, asks its
+//! executor for [`Want::Logits`](crate::executor::Want::Logits) and is sampled on the host.
+
+mod logprobs;
+mod params;
+mod penalties;
+mod philox;
+
+use crate::executor::TokenId;
+
+pub use logprobs::{Logprobs, logprobs};
+pub use params::SamplingParams;
+pub use penalties::{Penalties, penalize};
+pub use philox::philox4x32_10;
+
+/// Largest vocabulary: with it the sum of all weights still fits 64 bits.
+pub const MAX_VOCAB: usize = 1 << 23;
+
+/// Weight of the most probable token.
+const ONE: f64 = (1u64 << 40) as f64;
 
 /// What a device may sample by itself, in exactly this order: top-k, top-p, min-p, temperature, draw.
 /// Ties go to the lower id; the random number is Philox4x32-10 of (`seed`, `position`).
@@ -17,3 +57,279 @@ pub struct SampleSpec {
     /// Position of the token being drawn: the counter of the random numbers.
     pub position: u64,
 }
+
+impl SampleSpec {
+    /// Always the largest logit.
+    pub const GREEDY: SampleSpec =
+        SampleSpec { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, position: 0 };
+}
+
+/// Why there is no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SampleError {
+    /// The model computed a NaN.
+    #[error("the logit of token {id} is NaN")]
+    Nan {
+        /// The first one.
+        id: TokenId,
+    },
+    /// The mask forbids every token, or every logit is −∞.
+    #[error("no token is left to choose from")]
+    NoCandidate,
+    /// The mask has fewer bits than there are tokens.
+    #[error("the mask has {found} words, expected {expected}")]
+    Mask {
+        /// Words needed.
+        expected: usize,
+        /// Words given.
+        found: usize,
+    },
+    /// More tokens than [`MAX_VOCAB`].
+    #[error("{found} logits, at most {MAX_VOCAB} can be sampled from")]
+    Vocab {
+        /// Logits given.
+        found: usize,
+    },
+    /// A field of the specification is not a number in its range.
+    #[error("{field} is out of range")]
+    Spec {
+        /// Which.
+        field: &'static str,
+    },
+}
+
+/// Memory that [`sample`] reuses.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// Candidates: see [`rank`].
+    ranks: Vec<u64>,
+    /// Weights of the candidates.
+    weights: Vec<u64>,
+    /// Penalized logits, one per token.
+    logits: Vec<f32>,
+    /// Occurrences in the penalty window, one per token; all zero between calls.
+    counts: Vec<u32>,
+}
+
+/// Chooses a token by the specification of this module.
+///
+/// `logits` has one per token of the vocabulary, `mask` one bit per token (bit `i % 32` of word `i / 32`).
+pub fn sample(
+    logits: &[f32],
+    spec: &SampleSpec,
+    mask: Option<&[u32]>,
+    scratch: &mut Scratch,
+) -> Result<TokenId, SampleError> {
+    check(logits, spec, mask)?;
+    let (best, max) = largest(logits, mask)?;
+    if spec.temperature == 0.0 {
+        return Ok(best);
+    }
+    let weight = |rank: u64, temperature: f32| {
+        let logit = logits[id_of(rank) as usize];
+        weight(logit, max, temperature)
+    };
+    let Scratch { ranks, weights, .. } = scratch;
+    top_k(logits, mask, spec.top_k as usize, ranks);
+    if spec.top_p < 1.0 {
+        top_p(ranks, spec.top_p, |rank| weight(rank, 1.0));
+    }
+    if spec.min_p > 0.0 {
+        let least = (f64::from(spec.min_p) * ONE).ceil() as u64;
+        ranks.retain(|&rank| weight(rank, 1.0) >= least);
+    }
+    ranks.sort_unstable_by_key(|&rank| id_of(rank));
+    weights.clear();
+    weights.extend(ranks.iter().map(|&rank| weight(rank, spec.temperature)));
+    let chosen = draw(weights, spec.seed, spec.position);
+    chosen.map(|index| id_of(ranks[index])).ok_or(SampleError::NoCandidate)
+}
+
+/// [`sample`] after [`penalize`], leaving the logits as they are.
+pub fn sample_penalized(
+    logits: &[f32],
+    (window, penalties): (&[TokenId], &Penalties),
+    spec: &SampleSpec,
+    mask: Option<&[u32]>,
+    scratch: &mut Scratch,
+) -> Result<TokenId, SampleError> {
+    let mut penalized = std::mem::take(&mut scratch.logits);
+    penalized.clear();
+    penalized.extend_from_slice(logits);
+    penalize(&mut penalized, window, penalties, scratch);
+    let token = sample(&penalized, spec, mask, scratch);
+    scratch.logits = penalized;
+    token
+}
+
+fn check(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Result<(), SampleError> {
+    if logits.len() > MAX_VOCAB {
+        return Err(SampleError::Vocab { found: logits.len() });
+    }
+    let expected = logits.len().div_ceil(32);
+    if let Some(mask) = mask.filter(|mask| mask.len() < expected) {
+        return Err(SampleError::Mask { expected, found: mask.len() });
+    }
+    let unit = 0.0..=1.0;
+    let fields = [
+        ("temperature", spec.temperature.is_finite() && spec.temperature >= 0.0),
+        ("top_p", unit.contains(&spec.top_p)),
+        ("min_p", unit.contains(&spec.min_p)),
+    ];
+    match fields.iter().find(|(_, ok)| !ok) {
+        Some(&(field, _)) => Err(SampleError::Spec { field }),
+        None => Ok(()),
+    }
+}
+
+fn allows(mask: Option<&[u32]>, id: usize) -> bool {
+    mask.is_none_or(|mask| mask[id / 32] >> (id % 32) & 1 == 1)
+}
+
+/// The highest ranking candidate and its logit. Sixteen independent maxima per pass keep the loop free of branches
+/// and of a dependency from one logit to the next.
+fn largest(logits: &[f32], mask: Option<&[u32]>) -> Result<(TokenId, f32), SampleError> {
+    const LANES: usize = 16;
+    let (chunks, rest) = logits.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let mut nan = [false; LANES];
+    for chunk in chunks {
+        for i in 0..LANES {
+            lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
+            nan[i] |= chunk[i].is_nan();
+        }
+    }
+    if nan.contains(&true) || rest.iter().any(|l| l.is_nan()) {
+        let id = logits.iter().position(|l| l.is_nan()).unwrap_or(0);
+        return Err(SampleError::Nan { id: id as TokenId });
+    }
+    let max = if mask.is_none() {
+        lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+    } else {
+        let allowed = logits.iter().enumerate().filter(|&(id, _)| allows(mask, id));
+        allowed.map(|(_, &logit)| logit).fold(f32::NEG_INFINITY, f32::max)
+    };
+    let mut ids = logits.iter().enumerate().filter(|&(id, &logit)| logit == max && allows(mask, id));
+    match ids.next() {
+        Some((id, _)) if max > f32::NEG_INFINITY => Ok((id as TokenId, max)),
+        _ => Err(SampleError::NoCandidate),
+    }
+}
+
+/// A number that ascends as candidates rank lower: the logit's bits, ordered and inverted, above the id. (Adding 0
+/// turns −0 into +0.)
+fn rank(logit: f32, id: usize) -> u64 {
+    let bits = (logit + 0.0).to_bits();
+    let ascending = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    u64::from(!ascending) << 32 | id as u64
+}
+
+fn id_of(rank: u64) -> TokenId {
+    rank as TokenId
+}
+
+/// Fills `ranks` with the `k` highest ranking candidates (all, if `k` is 0), in no particular order. One pass: a
+/// candidate behind the k-th best so far is dropped at once, the others are selected from whenever the buffer fills.
+fn top_k(logits: &[f32], mask: Option<&[u32]>, k: usize, ranks: &mut Vec<u64>) {
+    ranks.clear();
+    let candidates = logits.iter().enumerate().filter(|&(id, &l)| l > f32::NEG_INFINITY && allows(mask, id));
+    if k == 0 {
+        ranks.extend(candidates.map(|(id, &logit)| rank(logit, id)));
+        return;
+    }
+    let select = |ranks: &mut Vec<u64>| {
+        let (_, &mut kth, _) = ranks.select_nth_unstable(k - 1);
+        ranks.truncate(k);
+        kth
+    };
+    let full = k.saturating_mul(2).max(1024);
+    let mut worst = u64::MAX;
+    for (id, &logit) in candidates {
+        let rank = rank(logit, id);
+        if rank < worst {
+            ranks.push(rank);
+            if ranks.len() == full {
+                worst = select(ranks);
+            }
+        }
+    }
+    if ranks.len() > k {
+        select(ranks);
+    }
+}
+
+/// Keeps the shortest run of highest ranking candidates that has `top_p` of the weight. They are put in order only as
+/// far as needed, in stretches that grow.
+fn top_p(ranks: &mut Vec<u64>, top_p: f32, weight: impl Fn(u64) -> u64) {
+    let total: u64 = ranks.iter().map(|&rank| weight(rank)).sum();
+    let goal = (f64::from(top_p) * total as f64).ceil() as u64;
+    let (mut kept, mut ordered, mut sum) = (0, 0, 0);
+    while kept < ranks.len() && (kept == 0 || sum < goal) {
+        if kept == ordered {
+            let rest = &mut ranks[ordered..];
+            let stretch = (4 * ordered).max(64).min(rest.len());
+            if stretch < rest.len() {
+                rest.select_nth_unstable(stretch);
+            }
+            rest[..stretch].sort_unstable();
+            ordered += stretch;
+        }
+        sum += weight(ranks[kept]);
+        kept += 1;
+    }
+    ranks.truncate(kept);
+}
+
+/// Index of the weight that the random number of (`seed`, `position`) falls on; `None` only if all are 0.
+fn draw(weights: &[u64], seed: u64, position: u64) -> Option<usize> {
+    let split = |x: u64| [x as u32, (x >> 32) as u32];
+    let [p0, p1] = split(position);
+    let [r0, r1, ..] = philox4x32_10([p0, p1, 0, 0], split(seed));
+    let random = u64::from(r1) << 32 | u64::from(r0);
+    let total: u64 = weights.iter().sum();
+    let target = (u128::from(random) * u128::from(total) >> 64) as u64;
+    let mut sum = 0;
+    weights.iter().position(|weight| {
+        sum += weight;
+        sum > target
+    })
+}
+
+/// `floor(exp((logit − max) / temperature) · 2^40)`.
+fn weight(logit: f32, max: f32, temperature: f32) -> u64 {
+    if logit == max {
+        return ONE as u64;
+    }
+    (exp((f64::from(logit) - f64::from(max)) / f64::from(temperature)) * ONE) as u64
+}
+
+/// `exp(x)` for `x ≤ 0`, within 2 units in the last place; 0 where it would be below 2^-1021. `x = n·ln 2 + r`, then the
+/// Taylor series of `exp(r)`, `|r| ≤ ln 2 / 2`, whose remainder after `r^13` is below 2^-57. The two parts of ln 2
+/// are fdlibm's: `n` times the first is exact.
+fn exp(x: f64) -> f64 {
+    const LN2_HI: f64 = f64::from_bits(0x3fe6_2e42_fee0_0000);
+    const LN2_LO: f64 = f64::from_bits(0x3dea_39ef_3579_3c76);
+    /// 1.5 · 2^52: adding it leaves no bit below one, which rounds to an integer.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    /// 1/n! for n = 13 … 0.
+    const SERIES: [f64; 14] = {
+        let mut series = [1.0; 14];
+        let (mut n, mut factorial) = (1, 1.0);
+        while n < 14 {
+            factorial *= n as f64;
+            series[13 - n] = 1.0 / factorial;
+            n += 1;
+        }
+        series
+    };
+    if x < -707.0 {
+        return 0.0;
+    }
+    let n = (x * std::f64::consts::LOG2_E + ROUND) - ROUND;
+    let r = (x - n * LN2_HI) - n * LN2_LO;
+    let power = SERIES.iter().fold(0.0, |sum, term| sum * r + term);
+    power * f64::from_bits(((n as i64 + 1023) as u64) << 52)
+}
+
+#[cfg(test)]
+mod tests;

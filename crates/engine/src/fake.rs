@@ -1,0 +1,284 @@
+//! An executor without a model, for tests: logits are a hash of the token prefix, and every rule of the boundary is
+//! asserted, so that a scheduler which passes here asks nothing wrong of a real one.
+//!
+//! Its cache is real: each slot of each block holds a position and the hash of the prefix up to it. A row reads what
+//! its tables say, after all rows of the step have written, as on a device; a lost, shared or stale block shows as a
+//! panic or as other tokens.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::executor::{
+    CacheGroup, Executor, Limits, MAX_IN_FLIGHT, PlanRow, RowOutput, SeqId, StepError, StepId, StepOutput,
+    StepPlan, TokenId, Tokens, Want,
+};
+use crate::sampling::{Scratch, sample};
+
+/// Called with a step before it is enqueued, or before its results are given. May fail it, wait, or panic.
+pub type Hook = Box<dyn FnMut(StepId, &StepPlan) -> Result<(), StepError> + Send>;
+
+/// What a slot of a block holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Slot {
+    position: usize,
+    /// Hash of the tokens before.
+    before: u64,
+    /// Hash of the tokens up to this one.
+    prefix: u64,
+}
+
+/// See [the module](self).
+pub struct FakeExecutor {
+    limits: Limits,
+    /// Per group and block, one slot per position.
+    cache: Vec<Vec<Vec<Option<Slot>>>>,
+    in_flight: VecDeque<(StepId, StepPlan)>,
+    /// What the rows of the step last waited for sampled.
+    sampled: (StepId, Vec<Option<TokenId>>),
+    next: u64,
+    scratch: Scratch,
+    on_submit: Hook,
+    on_wait: Hook,
+    nan_after: Option<TokenId>,
+}
+
+impl FakeExecutor {
+    /// A full and a sliding-window group of small blocks, 32 tokens, 96 positions.
+    pub fn small_limits() -> Limits {
+        let groups = [(60, None), (40, Some(7))];
+        Limits {
+            vocab: 32,
+            context: 96,
+            max_tokens: 16,
+            max_outputs: 8,
+            block_tokens: 4,
+            groups: groups.map(|(blocks, window)| CacheGroup { blocks, window }).to_vec(),
+        }
+    }
+
+    /// An executor with an empty cache.
+    pub fn new(limits: Limits) -> Self {
+        let block = vec![None; limits.block_tokens];
+        let cache = limits.groups.iter().map(|group| vec![block.clone(); group.blocks]).collect();
+        FakeExecutor {
+            limits,
+            cache,
+            in_flight: VecDeque::new(),
+            sampled: (StepId(0), Vec::new()),
+            next: 1,
+            scratch: Scratch::default(),
+            on_submit: Box::new(|_, _| Ok(())),
+            on_wait: Box::new(|_, _| Ok(())),
+            nan_after: None,
+        }
+    }
+
+    /// Calls `hook` in every [`Executor::submit`].
+    pub fn on_submit(
+        self,
+        hook: impl FnMut(StepId, &StepPlan) -> Result<(), StepError> + Send + 'static,
+    ) -> Self {
+        FakeExecutor { on_submit: Box::new(hook), ..self }
+    }
+
+    /// Calls `hook` in every [`Executor::wait`]; it is also the place to hold a step back.
+    pub fn on_wait(
+        self,
+        hook: impl FnMut(StepId, &StepPlan) -> Result<(), StepError> + Send + 'static,
+    ) -> Self {
+        FakeExecutor { on_wait: Box::new(hook), ..self }
+    }
+
+    /// Makes the logits after `token` NaN.
+    pub fn nan_after(self, token: TokenId) -> Self {
+        FakeExecutor { nan_after: Some(token), ..self }
+    }
+
+    /// The logits after a prefix, between −8 and 8: what this executor computes, without an executor.
+    pub fn logits_after(prefix: &[TokenId], vocab: usize) -> Vec<f32> {
+        logits(prefix.iter().fold(0, |hash, &token| extend(hash, token)), vocab)
+    }
+
+    fn check_plan(&self, plan: &StepPlan) {
+        let limits = &self.limits;
+        let tokens: usize = plan.rows.iter().map(|row| row.tokens.len()).sum();
+        let outputs = plan.rows.iter().filter(|row| row.want != Want::Nothing).count();
+        assert!((1..=limits.max_tokens).contains(&tokens), "{tokens} tokens in a step");
+        assert!(outputs <= limits.max_outputs, "{outputs} outputs in a step");
+        let mut last: HashMap<SeqId, (usize, usize)> = HashMap::new();
+        let mut writer: HashMap<(usize, u32), SeqId> = HashMap::new();
+        for (index, row) in plan.rows.iter().enumerate() {
+            let end = row.position + row.tokens.len();
+            assert!(!row.tokens.is_empty() && end <= limits.context, "{row:?}");
+            if let Some((before, position)) = last.insert(row.seq, (index, end)) {
+                assert!(before + 1 == index && position == row.position, "rows of {:?} are torn", row.seq);
+            }
+            self.check_tokens(&row.tokens);
+            assert_eq!(row.tables.len(), limits.groups.len(), "tables of {:?}", row.seq);
+            for (group, table) in row.tables.iter().enumerate() {
+                let written = row.position / limits.block_tokens..end.div_ceil(limits.block_tokens);
+                for logical in written {
+                    let owner = writer.entry((group, table.blocks[logical - table.first])).or_insert(row.seq);
+                    assert_eq!(*owner, row.seq, "two sequences write one block of group {group}");
+                }
+            }
+        }
+        for row in &plan.rows {
+            for (group, table) in row.tables.iter().enumerate() {
+                let others = table.blocks.iter().filter_map(|&block| writer.get(&(group, block)));
+                others.for_each(|&seq| assert_eq!(seq, row.seq, "{:?} sees a block {seq:?} writes", row.seq));
+            }
+        }
+    }
+
+    fn check_tokens(&self, tokens: &Tokens) {
+        match tokens {
+            Tokens::Ids(ids) => assert!(ids.iter().all(|&id| (id as usize) < self.limits.vocab), "{ids:?}"),
+            &Tokens::FromStep { step, row } if step == self.sampled.0 => {
+                assert!(row < self.sampled.1.len(), "row {row} of {step:?}");
+            }
+            Tokens::FromStep { step, row } => {
+                let source = self.in_flight.iter().find(|(id, _)| id == step);
+                let (_, source) = source.expect("a source neither in flight nor just waited for");
+                assert!(matches!(source.rows[*row].want, Want::Token(_)), "the source samples no token");
+            }
+        }
+    }
+
+    /// The ids of a row; `None` if they come from a row that failed.
+    fn ids(&self, tokens: &Tokens) -> Option<Vec<TokenId>> {
+        match tokens {
+            Tokens::Ids(ids) => Some(ids.clone()),
+            &Tokens::FromStep { step, row } => {
+                assert_eq!(step, self.sampled.0, "steps run in order");
+                Some(vec![self.sampled.1[row]?])
+            }
+        }
+    }
+
+    fn slot(&self, row: &PlanRow, group: usize, position: usize) -> (usize, usize) {
+        let (table, logical) = (&row.tables[group], position / self.limits.block_tokens);
+        let index = logical.checked_sub(table.first).filter(|&index| index < table.blocks.len());
+        let index = index.unwrap_or_else(|| panic!("{:?} has no block for position {position}", row.seq));
+        (table.blocks[index] as usize, position % self.limits.block_tokens)
+    }
+
+    fn read(&self, row: &PlanRow, group: usize, position: usize) -> Slot {
+        let (block, offset) = self.slot(row, group, position);
+        let slot = self.cache[group][block][offset];
+        let slot = slot.unwrap_or_else(|| panic!("{:?}: position {position} was never written", row.seq));
+        assert_eq!(slot.position, position, "{:?}: a stale block", row.seq);
+        slot
+    }
+
+    fn write(&mut self, row: &PlanRow, ids: &[TokenId]) {
+        let mut before = match row.position.checked_sub(1) {
+            Some(position) => self.read(row, 0, position).prefix,
+            None => 0,
+        };
+        for (position, &id) in (row.position..).zip(ids) {
+            let slot = Slot { position, before, prefix: extend(before, id) };
+            for group in 0..self.cache.len() {
+                let (block, offset) = self.slot(row, group, position);
+                self.cache[group][block][offset] = Some(slot);
+            }
+            before = slot.prefix;
+        }
+    }
+
+    /// Reads all that the row's tokens see, and returns the hash of the last one's prefix.
+    fn attend(&self, row: &PlanRow) -> u64 {
+        let end = row.position + row.tokens.len();
+        let last = self.read(row, 0, end - 1);
+        for (group, spec) in self.limits.groups.iter().enumerate() {
+            let seen_from = spec.window.map_or(0, |window| (row.position + 1).saturating_sub(window));
+            let mut chain = None;
+            for position in seen_from..end {
+                let slot = self.read(row, group, position);
+                assert!(chain.is_none_or(|prefix| prefix == slot.before), "{:?}: a torn prefix", row.seq);
+                chain = Some(slot.prefix);
+            }
+            assert_eq!(chain, Some(last.prefix), "{:?}: groups disagree", row.seq);
+        }
+        last.prefix
+    }
+
+    fn output(&mut self, row: &PlanRow, last: TokenId, prefix: u64) -> Result<RowOutput, String> {
+        let mut logits = logits(prefix, self.limits.vocab);
+        if self.nan_after == Some(last) {
+            logits.fill(f32::NAN);
+        }
+        match &row.want {
+            Want::Nothing => Ok(RowOutput::Nothing),
+            Want::Logits => Ok(RowOutput::Logits(logits)),
+            Want::Embedding => Ok(RowOutput::Embedding(vec![prefix as f32])),
+            Want::Token(spec) => sample(&logits, spec, row.mask.as_deref(), &mut self.scratch)
+                .map(RowOutput::Token)
+                .map_err(|error| error.to_string()),
+        }
+    }
+}
+
+impl Executor for FakeExecutor {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn submit(&mut self, plan: &StepPlan) -> Result<StepId, StepError> {
+        assert!(self.in_flight.len() < MAX_IN_FLIGHT, "too many steps in flight");
+        self.check_plan(plan);
+        let step = StepId(self.next);
+        (self.on_submit)(step, plan)?;
+        self.next += 1;
+        self.in_flight.push_back((step, plan.clone()));
+        Ok(step)
+    }
+
+    fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError> {
+        let (oldest, plan) = self.in_flight.pop_front().expect("a step in flight");
+        assert_eq!(step, oldest, "steps are waited for in order");
+        let (mut failed, mut what) = match (self.on_wait)(step, &plan) {
+            Ok(()) => (Vec::new(), String::new()),
+            Err(StepError::Rows { seqs, what }) => (seqs, what),
+            Err(error) => return Err(error),
+        };
+        let ids: Vec<Option<Vec<TokenId>>> = plan.rows.iter().map(|row| self.ids(&row.tokens)).collect();
+        for (row, ids) in plan.rows.iter().zip(&ids) {
+            self.write(row, ids.as_deref().unwrap_or_default());
+        }
+        out.rows.clear();
+        for (row, ids) in plan.rows.iter().zip(&ids) {
+            let result = match ids.as_ref().and_then(|ids| ids.last()) {
+                Some(&last) if !failed.contains(&row.seq) => {
+                    let prefix = self.attend(row);
+                    self.output(row, last, prefix)
+                }
+                Some(_) => Err(what.clone()),
+                None => Err("its token comes from a failed row".into()),
+            };
+            out.rows.push(result.unwrap_or_else(|error| {
+                failed.push(row.seq);
+                what = error;
+                RowOutput::Nothing
+            }));
+        }
+        let token = |row: &RowOutput| if let RowOutput::Token(id) = row { Some(*id) } else { None };
+        self.sampled = (step, out.rows.iter().map(token).collect());
+        if failed.is_empty() { Ok(()) } else { Err(StepError::Rows { seqs: failed, what }) }
+    }
+}
+
+/// SplitMix64's finalizer (Steele, Lea, Flood 2014).
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ x >> 31
+}
+
+fn extend(prefix: u64, token: TokenId) -> u64 {
+    mix(prefix ^ u64::from(token).wrapping_add(1) << 32)
+}
+
+fn logits(prefix: u64, vocab: usize) -> Vec<f32> {
+    (0..vocab as u64).map(|id| (mix(prefix ^ id) >> 48) as f32 / 4096.0 - 8.0).collect()
+}

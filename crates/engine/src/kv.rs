@@ -1,0 +1,346 @@
+//! KV block accounting: which physical blocks hold which positions of which sequence.
+//!
+//! Numbers only; the memory is the executor's. A sequence is admitted with a promise of positions, so that growing
+//! it within the promise never fails; blocks are taken when positions are about to be written, and given back when no
+//! token of a coming step can see them any more.
+
+use crate::executor::{BlockTable, CacheGroup, Limits};
+
+/// Why blocks are refused. Every refusal leaves the accounts as they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KvError {
+    /// An executor with impossible limits.
+    #[error("the executor's {field} is 0")]
+    Limits {
+        /// Which limit.
+        field: &'static str,
+    },
+    /// Not enough blocks that nobody has been promised.
+    #[error("cache group {group}: {needed} blocks needed, {free} free")]
+    Exhausted {
+        /// Index of the cache group.
+        group: usize,
+        /// Blocks asked for.
+        needed: usize,
+        /// Blocks left.
+        free: usize,
+    },
+    /// More positions than the sequence was promised.
+    #[error("{found} positions, only {promised} were promised")]
+    Promise {
+        /// Positions asked for.
+        found: usize,
+        /// Positions promised.
+        promised: usize,
+    },
+    /// More tokens in one step than the accounts were made for.
+    #[error("{found} tokens in one step, at most {max} are allowed")]
+    StepTokens {
+        /// Tokens asked for.
+        found: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// A step that starts behind the end of what has been written.
+    #[error("a step at position {position} of a sequence of {len}")]
+    Gap {
+        /// First position of the step.
+        position: usize,
+        /// Positions written.
+        len: usize,
+    },
+    /// A sliding window has moved past what a token at `position` would see.
+    #[error("cache group {group} no longer holds what position {position} sees")]
+    Window {
+        /// Index of the cache group.
+        group: usize,
+        /// Position to go back to.
+        position: usize,
+    },
+    /// A write to a block that another sequence also has.
+    #[error("cache group {group}: position {position} is in a shared block")]
+    Shared {
+        /// Index of the cache group.
+        group: usize,
+        /// Position to be written.
+        position: usize,
+    },
+}
+
+/// Blocks that a sequence of `positions` tokens holds at most in a group, when no step writes more than `step_tokens`
+/// of them. This is exact for full groups; for sliding windows it is the worst alignment to block borders.
+pub fn blocks_needed(
+    window: Option<usize>,
+    positions: usize,
+    step_tokens: usize,
+    block_tokens: usize,
+) -> usize {
+    let full = positions.div_ceil(block_tokens);
+    // The first token of a step sees `window − 1` positions before those that the step writes.
+    let span = window.map(|w| w.saturating_add(step_tokens.min(positions)).saturating_sub(1));
+    span.map_or(full, |span| {
+        full.min(span.saturating_add(block_tokens - 1).saturating_sub(1) / block_tokens + 1)
+    })
+}
+
+/// The blocks of one cache group, counted by reference.
+#[derive(Debug)]
+struct BlockPool {
+    spec: CacheGroup,
+    /// References per block; 0 is free.
+    refs: Vec<u32>,
+    /// Free blocks; the one freed last is taken first, while its memory may still be warm.
+    free: Vec<u32>,
+    /// Blocks promised to live sequences, taken or not.
+    promised: usize,
+}
+
+impl BlockPool {
+    fn new(spec: CacheGroup) -> Self {
+        let free = (0..spec.blocks as u32).rev().collect();
+        BlockPool { spec, refs: vec![0; spec.blocks], free, promised: 0 }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        let block = self.free.pop()?;
+        self.refs[block as usize] = 1;
+        Some(block)
+    }
+
+    fn share(&mut self, block: u32) {
+        self.refs[block as usize] += 1;
+    }
+
+    fn give_back(&mut self, block: u32) {
+        let refs = &mut self.refs[block as usize];
+        *refs -= 1;
+        if *refs == 0 {
+            self.free.push(block);
+        }
+    }
+
+    /// First position that a token at `position` sees.
+    fn seen_from(&self, position: usize) -> usize {
+        self.spec.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+}
+
+/// What one sequence holds. Give it back with [`Kv::release`]. The default one is promised nothing.
+#[derive(Debug, Default)]
+#[must_use = "its blocks come back only by Kv::release"]
+pub struct Sequence {
+    /// Positions written, or about to be by a step that has been planned.
+    len: usize,
+    /// Positions it may grow to.
+    promised: usize,
+    /// One per cache group.
+    tables: Vec<BlockTable>,
+}
+
+impl Sequence {
+    /// Positions written.
+    #[expect(clippy::len_without_is_empty, reason = "a count of positions, not a collection")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// One per cache group.
+    pub fn tables(&self) -> &[BlockTable] {
+        &self.tables
+    }
+}
+
+/// The accounts of an executor's cache.
+#[derive(Debug)]
+pub struct Kv {
+    block_tokens: usize,
+    step_tokens: usize,
+    pools: Vec<BlockPool>,
+}
+
+impl Kv {
+    /// Accounts for steps that write at most `step_tokens` tokens of one sequence.
+    pub fn new(limits: &Limits, step_tokens: usize) -> Result<Self, KvError> {
+        let sizes = [
+            ("block_tokens", limits.block_tokens),
+            ("context", limits.context),
+            ("max_tokens", step_tokens),
+            ("max_outputs", limits.max_outputs),
+        ];
+        if let Some(&(field, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return Err(KvError::Limits { field });
+        }
+        if limits.groups.iter().any(|group| group.window == Some(0)) {
+            return Err(KvError::Limits { field: "window" });
+        }
+        let pools = limits.groups.iter().copied().map(BlockPool::new).collect();
+        Ok(Kv { block_tokens: limits.block_tokens, step_tokens, pools })
+    }
+
+    /// Positions that a sequence alone could have.
+    pub fn capacity(&self) -> usize {
+        let of = |pool: &BlockPool| match self.need(pool, usize::MAX) <= pool.spec.blocks {
+            true => usize::MAX,
+            false => pool.spec.blocks.saturating_mul(self.block_tokens),
+        };
+        self.pools.iter().map(of).min().unwrap_or(usize::MAX)
+    }
+
+    /// Begins a sequence of up to `positions` tokens, if the blocks for all of them can be promised.
+    pub fn admit(&mut self, positions: usize) -> Result<Sequence, KvError> {
+        for (group, pool) in self.pools.iter().enumerate() {
+            let (needed, free) = (self.need(pool, positions), pool.spec.blocks - pool.promised);
+            if needed > free {
+                return Err(KvError::Exhausted { group, needed, free });
+            }
+        }
+        self.promise(positions, |promised, need| promised + need);
+        Ok(Sequence { len: 0, promised: positions, tables: vec![BlockTable::default(); self.pools.len()] })
+    }
+
+    /// Prepares a step that writes the positions `start..start + tokens`: drops the blocks that none of its tokens
+    /// sees, and takes those that are missing. Asking again for what is covered changes nothing.
+    pub fn cover(&mut self, sequence: &mut Sequence, start: usize, tokens: usize) -> Result<(), KvError> {
+        let end = start.saturating_add(tokens);
+        self.check_cover(sequence, start, tokens, end)?;
+        for (pool, table) in self.pools.iter_mut().zip(&mut sequence.tables) {
+            let first = pool.seen_from(start) / self.block_tokens;
+            let unseen = (first - table.first).min(table.blocks.len());
+            for block in table.blocks.drain(..unseen) {
+                pool.give_back(block);
+            }
+            table.first = first;
+            let missing = end.div_ceil(self.block_tokens).saturating_sub(first + table.blocks.len());
+            // The promise: there are always that many.
+            table.blocks.extend((0..missing).map_while(|_| pool.take()));
+        }
+        sequence.len = end;
+        Ok(())
+    }
+
+    fn check_cover(
+        &self,
+        sequence: &Sequence,
+        start: usize,
+        tokens: usize,
+        end: usize,
+    ) -> Result<(), KvError> {
+        if tokens > self.step_tokens {
+            return Err(KvError::StepTokens { found: tokens, max: self.step_tokens });
+        }
+        if end > sequence.promised {
+            return Err(KvError::Promise { found: end, promised: sequence.promised });
+        }
+        if start > sequence.len {
+            return Err(KvError::Gap { position: start, len: sequence.len });
+        }
+        self.check_back(sequence, start)?;
+        for (group, (pool, table)) in self.pools.iter().zip(&sequence.tables).enumerate() {
+            let written = table.blocks.iter().skip((start / self.block_tokens).saturating_sub(table.first));
+            if written.into_iter().any(|&block| pool.refs[block as usize] > 1) {
+                return Err(KvError::Shared { group, position: start });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every group still has what a token at `position` sees.
+    fn check_back(&self, sequence: &Sequence, position: usize) -> Result<(), KvError> {
+        for (group, (pool, table)) in self.pools.iter().zip(&sequence.tables).enumerate() {
+            if pool.seen_from(position) / self.block_tokens < table.first {
+                return Err(KvError::Window { group, position });
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the positions from `len` on.
+    pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) -> Result<(), KvError> {
+        if len >= sequence.len {
+            return Ok(());
+        }
+        self.check_back(sequence, len)?;
+        for (pool, table) in self.pools.iter_mut().zip(&mut sequence.tables) {
+            let kept = len.div_ceil(self.block_tokens).saturating_sub(table.first).min(table.blocks.len());
+            for block in table.blocks.drain(kept..) {
+                pool.give_back(block);
+            }
+        }
+        sequence.len = len;
+        Ok(())
+    }
+
+    /// Begins a sequence that shares the whole blocks of another's first `len` positions; its [`Sequence::len`] says
+    /// how many positions those are. Shared blocks are read only; what follows is written to blocks of its own.
+    pub fn fork(&mut self, of: &Sequence, len: usize, positions: usize) -> Result<Sequence, KvError> {
+        let len = len.min(of.len) / self.block_tokens * self.block_tokens;
+        self.check_back(of, len)?;
+        let mut fork = self.admit(positions.max(len))?;
+        for ((pool, table), from) in self.pools.iter_mut().zip(&mut fork.tables).zip(&of.tables) {
+            let whole = (len / self.block_tokens).saturating_sub(from.first).min(from.blocks.len());
+            *table = BlockTable { first: from.first, blocks: from.blocks[..whole].to_vec() };
+            table.blocks.iter().for_each(|&block| pool.share(block));
+        }
+        fork.len = len;
+        Ok(fork)
+    }
+
+    /// Ends a sequence.
+    pub fn release(&mut self, sequence: Sequence) {
+        for (pool, table) in self.pools.iter_mut().zip(&sequence.tables) {
+            table.blocks.iter().for_each(|&block| pool.give_back(block));
+        }
+        self.promise(sequence.promised, |promised, need| promised - need);
+    }
+
+    fn need(&self, pool: &BlockPool, positions: usize) -> usize {
+        blocks_needed(pool.spec.window, positions, self.step_tokens, self.block_tokens)
+    }
+
+    fn promise(&mut self, positions: usize, change: impl Fn(usize, usize) -> usize) {
+        for index in 0..self.pools.len() {
+            let need = self.need(&self.pools[index], positions);
+            self.pools[index].promised = change(self.pools[index].promised, need);
+        }
+    }
+
+    /// Checks the accounts against all sequences that live: every reference is somebody's, what is not referred to is
+    /// free exactly once, tables cover what their sequence sees, and no promise is exceeded.
+    pub fn check_integrity<'a>(&self, live: impl IntoIterator<Item = &'a Sequence>) -> Result<(), String> {
+        let mut refs: Vec<Vec<u32>> = self.pools.iter().map(|pool| vec![0; pool.refs.len()]).collect();
+        let mut promised = vec![0; self.pools.len()];
+        for sequence in live {
+            for (group, table) in sequence.tables.iter().enumerate() {
+                let (first, end) = (table.first, table.first + table.blocks.len());
+                let seen = self.pools[group].seen_from(sequence.len) / self.block_tokens;
+                let need = self.need(&self.pools[group], sequence.promised);
+                if first > seen || end < sequence.len.div_ceil(self.block_tokens) || table.blocks.len() > need
+                {
+                    return Err(format!(
+                        "group {group}: blocks {first}..{end}, needs {seen}.. and at most {need}"
+                    ));
+                }
+                promised[group] += need;
+                table.blocks.iter().for_each(|&block| refs[group][block as usize] += 1);
+            }
+        }
+        for (group, pool) in self.pools.iter().enumerate() {
+            let mut free = pool.free.clone();
+            free.sort_unstable();
+            let expected = (0..pool.refs.len() as u32).filter(|&block| pool.refs[block as usize] == 0);
+            if refs[group] != pool.refs || !free.into_iter().eq(expected) {
+                return Err(format!("group {group}: {:?} referred to, {:?} counted", refs[group], pool.refs));
+            }
+            if promised[group] != pool.promised || pool.promised > pool.spec.blocks {
+                return Err(format!(
+                    "group {group}: {} promised, {} counted",
+                    promised[group], pool.promised
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

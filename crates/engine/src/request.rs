@@ -1,0 +1,239 @@
+//! What a client asks for.
+
+use crate::executor::{Limits, TokenId};
+use crate::sampling::SamplingParams;
+
+/// Most stop strings of a request.
+pub const MAX_STOP_STRINGS: usize = 16;
+/// Longest stop string, in bytes.
+pub const MAX_STOP_BYTES: usize = 256;
+/// Most alternatives reported per token.
+pub const MAX_TOP_LOGPROBS: u8 = 20;
+
+/// A prompt to be continued.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// At least one token.
+    pub prompt: Vec<TokenId>,
+    /// Tokens to generate at most, at least 1; `None` goes on until the model stops or the context is full. Cache is
+    /// set aside for all of them, so a bound lets more requests run at once.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// What ends the text.
+    pub stop: Stop,
+    /// Report the log-probability of every token, and of this many of the most probable ones.
+    pub logprobs: Option<u8>,
+}
+
+/// What ends a text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stop {
+    /// End-of-generation tokens. Their bytes are not part of the text.
+    pub tokens: Vec<TokenId>,
+    /// Strings that end the text before themselves, wherever token borders fall.
+    pub strings: Vec<Vec<u8>>,
+}
+
+/// What is wrong with a request.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RequestError {
+    /// A list or string that must have something in it.
+    #[error("{field} is empty")]
+    Empty {
+        /// Which field.
+        field: &'static str,
+    },
+    /// Too many items.
+    #[error("{field} has {found}, at most {max} are possible")]
+    TooLong {
+        /// Which field, with the unit counted.
+        field: &'static str,
+        /// How many.
+        found: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// A token that the model does not have.
+    #[error("{field} has token {id}, the vocabulary has {vocab}")]
+    Token {
+        /// Which field.
+        field: &'static str,
+        /// The token.
+        id: TokenId,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// A number out of its range.
+    #[error("{field} is {found}, must be {bound}")]
+    Range {
+        /// Which field.
+        field: &'static str,
+        /// Its value.
+        found: f32,
+        /// The range in words.
+        bound: &'static str,
+    },
+}
+
+impl Request {
+    /// Checks every field. `positions` is the longest sequence that can be held: [`Limits::context`], or less where
+    /// the cache is smaller.
+    pub fn validate(&self, limits: &Limits, positions: usize) -> Result<(), RequestError> {
+        let count = |field, found, max| match found > max {
+            true => Err(RequestError::TooLong { field, found, max }),
+            false => Ok(()),
+        };
+        let known = |field, tokens: &[TokenId]| match tokens.iter().find(|&&id| id as usize >= limits.vocab) {
+            Some(&id) => Err(RequestError::Token { field, id, vocab: limits.vocab }),
+            None => Ok(()),
+        };
+        if self.prompt.is_empty() {
+            return Err(RequestError::Empty { field: "prompt" });
+        }
+        count("prompt tokens", self.prompt.len(), positions)?;
+        known("prompt", &self.prompt)?;
+        known("stop.tokens", &self.stop.tokens)?;
+        count("stop.strings", self.stop.strings.len(), MAX_STOP_STRINGS)?;
+        for string in &self.stop.strings {
+            if string.is_empty() {
+                return Err(RequestError::Empty { field: "stop.strings" });
+            }
+            count("stop.strings bytes", string.len(), MAX_STOP_BYTES)?;
+        }
+        count("logprobs", self.logprobs.unwrap_or(0).into(), MAX_TOP_LOGPROBS.into())?;
+        if self.max_tokens == Some(0) {
+            return Err(RequestError::Range { field: "max_tokens", found: 0.0, bound: "at least 1" });
+        }
+        validate_sampling(&self.sampling)
+    }
+}
+
+fn validate_sampling(sampling: &SamplingParams) -> Result<(), RequestError> {
+    type Check = (&'static str, f32, fn(f32) -> bool, &'static str);
+    let unit: fn(f32) -> bool = |x| (0.0..=1.0).contains(&x);
+    let two: fn(f32) -> bool = |x| (-2.0..=2.0).contains(&x);
+    let checks: [Check; 6] = [
+        ("temperature", sampling.temperature, |x| x >= 0.0 && x.is_finite(), "finite and at least 0"),
+        ("top_p", sampling.top_p, unit, "between 0 and 1"),
+        ("min_p", sampling.min_p, unit, "between 0 and 1"),
+        (
+            "repetition_penalty",
+            sampling.repetition_penalty,
+            |x| x > 0.0 && x.is_finite(),
+            "finite and above 0",
+        ),
+        ("frequency_penalty", sampling.frequency_penalty, two, "between -2 and 2"),
+        ("presence_penalty", sampling.presence_penalty, two, "between -2 and 2"),
+    ];
+    for (field, found, holds, bound) in checks {
+        if !holds(found) {
+            return Err(RequestError::Range { field, found, bound });
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of every token, as the front end's tokenizer knows them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenTable {
+    bytes: Vec<u8>,
+    /// Where each token's bytes end.
+    ends: Vec<usize>,
+}
+
+impl TokenTable {
+    /// The bytes of a token; none for a special token, nor for one outside the table.
+    pub fn bytes(&self, id: TokenId) -> &[u8] {
+        let id = id as usize;
+        let start = id.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied());
+        let range = start.zip(self.ends.get(id).copied());
+        range.and_then(|(start, end)| self.bytes.get(start..end)).unwrap_or_default()
+    }
+}
+
+/// From the bytes of token 0, 1, 2 …
+impl<T: AsRef<[u8]>> FromIterator<T> for TokenTable {
+    fn from_iter<I: IntoIterator<Item = T>>(tokens: I) -> Self {
+        let mut table = TokenTable::default();
+        for token in tokens {
+            table.bytes.extend_from_slice(token.as_ref());
+            table.ends.push(table.bytes.len());
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeExecutor;
+
+    fn error(change: impl FnOnce(&mut Request)) -> RequestError {
+        let limits = FakeExecutor::small_limits();
+        let mut request = Request { prompt: vec![1, 2], ..Request::default() };
+        assert_eq!(request.validate(&limits, limits.context), Ok(()));
+        change(&mut request);
+        request.validate(&limits, limits.context).unwrap_err()
+    }
+
+    #[test]
+    fn every_field_is_checked_and_named() {
+        let Limits { vocab, context, .. } = FakeExecutor::small_limits();
+        let id = vocab as TokenId;
+        assert_eq!(error(|r| r.prompt.clear()), RequestError::Empty { field: "prompt" });
+        assert_eq!(
+            error(|r| r.prompt = vec![0; context + 1]),
+            RequestError::TooLong { field: "prompt tokens", found: context + 1, max: context }
+        );
+        assert_eq!(error(|r| r.prompt.push(id)), RequestError::Token { field: "prompt", id, vocab });
+        assert_eq!(
+            error(|r| r.stop.tokens.push(id)),
+            RequestError::Token { field: "stop.tokens", id, vocab }
+        );
+        assert_eq!(error(|r| r.stop.strings.push(vec![])), RequestError::Empty { field: "stop.strings" });
+        assert_eq!(
+            error(|r| r.stop.strings = vec![b"x".to_vec(); 17]),
+            RequestError::TooLong { field: "stop.strings", found: 17, max: MAX_STOP_STRINGS }
+        );
+        assert_eq!(
+            error(|r| r.stop.strings.push(vec![b'x'; 257])),
+            RequestError::TooLong { field: "stop.strings bytes", found: 257, max: MAX_STOP_BYTES }
+        );
+        assert_eq!(
+            error(|r| r.logprobs = Some(21)),
+            RequestError::TooLong { field: "logprobs", found: 21, max: 20 }
+        );
+        assert_eq!(error(|r| r.max_tokens = Some(0)).to_string(), "max_tokens is 0, must be at least 1");
+    }
+
+    #[test]
+    fn sampling_is_checked_and_named() {
+        type Set = fn(&mut SamplingParams, f32);
+        let fields: [(&str, Set, &[f32]); 6] = [
+            ("temperature", |s, x| s.temperature = x, &[-0.1]),
+            ("top_p", |s, x| s.top_p = x, &[-0.1, 1.1]),
+            ("min_p", |s, x| s.min_p = x, &[-0.1, 1.1]),
+            ("repetition_penalty", |s, x| s.repetition_penalty = x, &[-1.0, 0.0]),
+            ("frequency_penalty", |s, x| s.frequency_penalty = x, &[-2.1, 2.1]),
+            ("presence_penalty", |s, x| s.presence_penalty = x, &[-2.1, 2.1]),
+        ];
+        for (name, set, bad) in fields {
+            for &value in bad.iter().chain(&[f32::NAN, f32::INFINITY]) {
+                let RequestError::Range { field, found, .. } = error(|r| set(&mut r.sampling, value)) else {
+                    panic!("{name}")
+                };
+                assert_eq!((field, found.to_bits()), (name, value.to_bits()));
+            }
+        }
+    }
+
+    #[test]
+    fn table_gives_bytes_and_nothing_beyond() {
+        let table: TokenTable = ["a", "", "bcd"].into_iter().collect();
+        let all: Vec<&[u8]> = (0..4).map(|id| table.bytes(id)).collect();
+        assert_eq!(all, [&b"a"[..], b"", b"bcd", b""]);
+        assert_eq!(table.bytes(TokenId::MAX), b"");
+        assert_eq!(TokenTable::default().bytes(0), b"");
+    }
+}

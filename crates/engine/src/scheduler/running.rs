@@ -1,0 +1,188 @@
+//! One request and how far it has come.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crate::event::{Canceller, Event, FinishReason, Sink, Stopped, Timings, Usage};
+use crate::executor::{SeqId, StepId, TokenId, Tokens, Want};
+use crate::kv::Sequence;
+use crate::request::Request;
+use crate::sampling::{Logprobs, SampleError, Scratch, logprobs, sample, sample_penalized};
+use crate::stop::StopMatcher;
+
+/// A valid request on its way to the executor.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) request: Request,
+    pub(crate) sink: Sink,
+    pub(crate) canceller: Canceller,
+    pub(crate) submitted: Instant,
+    /// Dropped when it leaves the queue.
+    pub(crate) place: Option<Place>,
+}
+
+/// A place in the queue: the count is of the places taken.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// Takes one of `max` places.
+    pub(crate) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Place> {
+        let place = Place(taken.clone());
+        (taken.fetch_add(1, Ordering::Relaxed) < max).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Job {
+    /// Tokens, prompt included, at which the request ends.
+    pub(super) fn max_len(&self) -> usize {
+        let max = self.request.max_tokens.unwrap_or(usize::MAX);
+        self.request.prompt.len().saturating_add(max)
+    }
+
+    /// Ends a request that still waits.
+    pub(super) fn finish(self, reason: FinishReason) {
+        let usage = Usage { prompt_tokens: self.request.prompt.len(), completion_tokens: 0 };
+        let timings = Timings { queue: self.submitted.elapsed(), ..Timings::default() };
+        self.sink.finish(reason, usage, timings);
+    }
+}
+
+/// A request that has its share of the cache.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) id: SeqId,
+    pub(super) job: Job,
+    pub(super) cache: Sequence,
+    /// Positions that the executor has been given. At most one more than there are `tokens`: see `source`.
+    pub(super) submitted: usize,
+    /// The row in flight that samples the token after `submitted`, for a row that takes it from there.
+    pub(super) source: Option<(StepId, usize)>,
+    /// The prompt and what has been generated.
+    tokens: Vec<TokenId>,
+    /// Tokens at which it ends.
+    max_len: usize,
+    stop: StopMatcher,
+    seed: u64,
+    admitted: Instant,
+    first_token: Option<Instant>,
+}
+
+impl Running {
+    pub(super) fn new(id: SeqId, mut job: Job, cache: Sequence, max_len: usize) -> Self {
+        job.place = None;
+        let seed = job.request.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(id));
+        let tokens = job.request.prompt.clone();
+        // If there is no reader, its canceller says so.
+        let _ = job.sink.send(Event::Started { prompt_tokens: tokens.len(), seed });
+        Running {
+            id,
+            cache,
+            submitted: 0,
+            source: None,
+            tokens,
+            max_len,
+            stop: StopMatcher::new(&job.request.stop.strings),
+            seed,
+            admitted: Instant::now(),
+            first_token: None,
+            job,
+        }
+    }
+
+    /// Whether part of the prompt is still to be submitted.
+    pub(super) fn reads_prompt(&self) -> bool {
+        self.submitted < self.job.request.prompt.len()
+    }
+
+    /// The tokens of its next row, at most `budget`; `None` if there is nothing it can do yet.
+    pub(super) fn next_tokens(&self, budget: usize) -> Option<Tokens> {
+        let known = self.tokens.get(self.submitted..).unwrap_or_default();
+        match self.source {
+            _ if budget == 0 => None,
+            _ if !known.is_empty() => Some(Tokens::Ids(known[..known.len().min(budget)].to_vec())),
+            // Worth it only if the token after that one is wanted too.
+            Some((step, row)) if self.submitted + 1 < self.max_len => Some(Tokens::FromStep { step, row }),
+            _ => None,
+        }
+    }
+
+    /// What a row that ends before `end` should yield.
+    pub(super) fn want(&self, end: usize) -> Want {
+        let request = &self.job.request;
+        if end < self.tokens.len() {
+            Want::Nothing
+        } else if request.logprobs.is_some() || request.sampling.penalties().is_some() {
+            Want::Logits
+        } else {
+            Want::Token(request.sampling.spec(self.seed, end))
+        }
+    }
+
+    /// Samples the next token from its logits.
+    pub(super) fn choose(
+        &self,
+        logits: &[f32],
+        scratch: &mut Scratch,
+    ) -> Result<(TokenId, Option<Logprobs>), SampleError> {
+        let Request { sampling, logprobs: top, .. } = &self.job.request;
+        let spec = sampling.spec(self.seed, self.tokens.len());
+        let id = match sampling.penalties() {
+            None => sample(logits, &spec, None, scratch)?,
+            Some(penalties) => {
+                let window = &self.tokens[self.tokens.len().saturating_sub(sampling.penalty_window)..];
+                sample_penalized(logits, (window, &penalties), &spec, None, scratch)?
+            }
+        };
+        Ok((id, top.map(|top| logprobs(logits, id, top.into()))))
+    }
+
+    /// The positions up to `end` have been computed.
+    pub(super) fn read(&self, end: usize) {
+        if end <= self.job.request.prompt.len() {
+            // Only progress: a reader that is behind can do without.
+            let _ = self.job.sink.send(Event::Prefill { done: end });
+        }
+    }
+
+    /// Appends a generated token: the bytes that can be shown now, and why this is the end, if it is.
+    pub(super) fn push(&mut self, id: TokenId, bytes: &[u8]) -> (Vec<u8>, Option<FinishReason>) {
+        self.first_token.get_or_insert_with(Instant::now);
+        self.tokens.push(id);
+        if self.job.request.stop.tokens.contains(&id) {
+            return (self.stop.finish(), Some(FinishReason::Stop(Stopped::Token(id))));
+        }
+        let (mut text, stopped) = self.stop.push(bytes);
+        if let Some(string) = stopped {
+            return (text, Some(FinishReason::Stop(Stopped::String(string))));
+        }
+        let full = self.tokens.len() >= self.max_len;
+        if full {
+            text.extend(self.stop.finish());
+        }
+        (text, full.then_some(FinishReason::Length))
+    }
+
+    /// Sends the last event, and gives the cache back.
+    pub(super) fn finish(self, reason: FinishReason) -> Sequence {
+        let prompt_tokens = self.job.request.prompt.len();
+        let usage = Usage { prompt_tokens, completion_tokens: self.tokens.len() - prompt_tokens };
+        let now = Instant::now();
+        let first_token = self.first_token.unwrap_or(now);
+        let timings = Timings {
+            queue: self.admitted - self.job.submitted,
+            prefill: first_token - self.admitted,
+            decode: now - first_token,
+        };
+        self.job.sink.finish(reason, usage, timings);
+        self.cache
+    }
+}
