@@ -1,0 +1,183 @@
+//! Chat templates: the Jinja source that a file carries, with the environment that `transformers`'
+//! `apply_chat_template` gives it.
+//!
+//! Source: `_compile_jinja_template` and `render_jinja_template` in
+//! <https://github.com/huggingface/transformers/blob/main/src/transformers/utils/chat_template_utils.py>.
+
+mod json;
+
+use std::fmt;
+
+use jiff::Zoned;
+use minfer_gguf::Metadata;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, ErrorKind, Value};
+use regex_automata::meta::Regex;
+use serde_json::Map;
+
+use crate::Error;
+
+/// The name errors know the template by.
+const NAME: &str = "chat template";
+
+/// Instructions (and 64-byte parts of data) that one rendering may cost: far above the 100,000 or so of a long
+/// conversation, and some seconds of a template that would never end.
+const FUEL: u64 = 50_000_000;
+
+/// A compiled chat template. Immutable, so one may serve all threads.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    source: String,
+}
+
+/// What a template is rendered with.
+#[derive(Clone, Debug, Default)]
+pub struct TemplateInput {
+    /// A list of messages with `role`, `content` and what else the template reads.
+    pub messages: serde_json::Value,
+    /// Tools as JSON schemas; `none` in the template where there are no tools.
+    pub tools: Option<serde_json::Value>,
+    /// End with the beginning of the assistant's answer.
+    pub add_generation_prompt: bool,
+    /// `bos_token`: its text.
+    pub bos: String,
+    /// `eos_token`: its text.
+    pub eos: String,
+    /// Further variables (`documents`, `enable_thinking`, …). They go before the ones above.
+    pub kwargs: Map<String, serde_json::Value>,
+    /// The time that `strftime_now` tells; now, where there is none.
+    pub now: Option<Zoned>,
+}
+
+impl ChatTemplate {
+    /// The default template of a file, if it has one.
+    pub fn from_gguf(metadata: &Metadata) -> Result<Option<ChatTemplate>, Error> {
+        metadata.str("tokenizer.chat_template")?.map(ChatTemplate::new).transpose()
+    }
+
+    /// Compiles a template.
+    pub fn new(source: &str) -> Result<ChatTemplate, Error> {
+        let source = prepare(source);
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| syntax_error(&source, &error))?);
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_fuel(Some(FUEL));
+        environment.add_filter("tojson", json::tojson);
+        environment.add_function("raise_exception", raise_exception);
+        environment
+            .add_template_owned(NAME, source.clone())
+            .map_err(|error| syntax_error(&source, &error))?;
+        Ok(ChatTemplate { environment, source })
+    }
+
+    /// The template's source, with line ends and `generation` tags made plain.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Renders a conversation to the text that the model expects.
+    pub fn render(&self, input: &TemplateInput) -> Result<String, Error> {
+        let now = input.now.clone();
+        let strftime_now = move |format: &str| strftime(now.as_ref(), format);
+        let mut variables = vec![
+            ("messages", Value::from(Serde(&input.messages))),
+            ("tools", input.tools.as_ref().map_or(Value::from(()), |tools| Value::from(Serde(tools)))),
+            ("documents", Value::from(())),
+            ("add_generation_prompt", Value::from(input.add_generation_prompt)),
+            ("bos_token", Value::from(input.bos.as_str())),
+            ("eos_token", Value::from(input.eos.as_str())),
+            ("strftime_now", Value::from_function(strftime_now)),
+        ];
+        variables.extend(input.kwargs.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
+        self.environment
+            .get_template(NAME)
+            .and_then(|template| template.render(Value::from_pairs(variables)))
+            .map_err(|error| self.render_error(&error))
+    }
+
+    fn render_error(&self, error: &minijinja::Error) -> Error {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        while let Some(inner) = cause {
+            if let Some(Raised(message)) = inner.downcast_ref() {
+                return Error::TemplateRaised { message: message.clone() };
+            }
+            cause = inner.source();
+        }
+        let (line, construct, detail) = place(&self.source, error);
+        Error::TemplateRender { line, construct, detail }
+    }
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatTemplate").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// The message of a `raise_exception`, on its way out of the renderer.
+#[derive(Debug)]
+struct Raised(String);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+fn raise_exception(message: Value) -> Result<Value, minijinja::Error> {
+    let message = message.to_string();
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+}
+
+fn strftime(now: Option<&Zoned>, format: &str) -> Result<String, minijinja::Error> {
+    let now = now.cloned().unwrap_or_else(Zoned::now);
+    let bad = |error: jiff::Error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string());
+    jiff::fmt::strtime::format(format, &now).map_err(bad)
+}
+
+/// Makes a source what Jinja2 would see: line ends are `\n`, and the `generation` tags, which only mark the assistant's
+/// part for training, are plain scopes.
+fn prepare(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let tag = Regex::new(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}").expect("a constant pattern compiles");
+    let mut plain = String::with_capacity(source.len());
+    let mut copied = 0;
+    for found in tag.find_iter(&source) {
+        let text = &source[found.range()];
+        plain.push_str(&source[copied..found.start()]);
+        plain.push_str(&match text.contains("endgeneration") {
+            true => text.replacen("endgeneration", "endif", 1),
+            false => text.replacen("generation", "if true", 1),
+        });
+        copied = found.end();
+    }
+    plain.push_str(&source[copied..]);
+    plain
+}
+
+fn syntax_error(source: &str, error: &minijinja::Error) -> Error {
+    let (line, construct, detail) = place(source, error);
+    Error::TemplateSyntax { line, construct, detail }
+}
+
+/// Line (from 1), text of that line, and description of an error.
+fn place(source: &str, error: &minijinja::Error) -> (usize, String, String) {
+    const LONGEST: usize = 160;
+    let line = error.line().unwrap_or(1);
+    let text = source.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
+    // Some templates are one line.
+    let mut construct: String = text.chars().take(LONGEST).collect();
+    if construct.len() < text.len() {
+        construct.push('…');
+    }
+    let detail = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    (line, construct, detail)
+}
