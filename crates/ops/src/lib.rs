@@ -20,7 +20,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use minfer_gguf::GgmlType;
+pub use minfer_gguf::{GgmlType, SharedBytes};
 
 /// Tokens of one KV block, on every device.
 pub const KV_BLOCK: usize = 64;
@@ -57,10 +57,10 @@ pub enum DeviceError {
 /// A weight matrix as it lies in the file: `rows` × `cols`, row-major, every row a whole number of blocks of `ty`.
 ///
 /// `y[rows] = W · x[cols]`. In GGUF's terms `cols` is `dims[0]`.
-#[derive(Clone, Copy)]
-pub struct Weight<'a> {
+#[derive(Clone)]
+pub struct Weight {
     /// Name of the tensor in the file, for errors and traces.
-    pub name: &'a str,
+    pub name: Arc<str>,
     /// Element type.
     pub ty: GgmlType,
     /// Output width.
@@ -68,27 +68,31 @@ pub struct Weight<'a> {
     /// Input width (K).
     pub cols: usize,
     /// `rows` × row bytes.
-    pub data: &'a [u8],
+    pub data: SharedBytes,
 }
 
-impl<'a> Weight<'a> {
+impl Weight {
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.data.len() / self.rows.max(1)
     }
 
     /// The matrix of the rows in `range`: how a fused `qkv` or `gate_up` tensor becomes its parts.
-    pub fn slice_rows(&self, range: Range<usize>) -> Weight<'a> {
+    ///
+    /// # Panics
+    /// If `range` is not inside `0..rows`.
+    pub fn slice_rows(&self, range: Range<usize>) -> Weight {
         let bytes = self.row_bytes();
-        Weight { rows: range.len(), data: &self.data[range.start * bytes..range.end * bytes], ..*self }
+        let data = self.data.slice(range.start * bytes..range.end * bytes);
+        Weight { name: Arc::clone(&self.name), ty: self.ty, rows: range.len(), cols: self.cols, data }
     }
 }
 
 /// A matrix with an optional bias of `weight.rows` values.
 #[derive(Clone)]
-pub struct Linear<'a> {
+pub struct Linear {
     /// The matrix.
-    pub weight: Weight<'a>,
+    pub weight: Weight,
     /// Added to the product.
     pub bias: Option<Arc<[f32]>>,
 }
@@ -162,15 +166,15 @@ pub struct Heads {
 }
 
 /// Stage: norm → q, k, v → bias → q/k norm → rope → KV write.
-pub struct AttnInSpec<'a> {
+pub struct AttnInSpec {
     /// Norm of the residual stream; `None` feeds it as it is.
     pub norm: Option<Norm>,
     /// `[heads.q · heads.dim, d_model]`.
-    pub q: Linear<'a>,
+    pub q: Linear,
     /// `[heads.kv · heads.dim, d_model]`.
-    pub k: Linear<'a>,
+    pub k: Linear,
     /// `[heads.kv · heads.dim, d_model]`.
-    pub v: Linear<'a>,
+    pub v: Linear,
     /// Norm of q before rope, over each head (`weight.len() == heads.dim`) or all heads together.
     pub q_norm: Option<Norm>,
     /// Norm of k before rope, likewise.
@@ -198,9 +202,9 @@ pub struct AttentionSpec {
 }
 
 /// Stage: projection of the attention's result → post-norm → residual.
-pub struct AttnOutSpec<'a> {
+pub struct AttnOutSpec {
     /// `[d_model, heads.q · heads.dim]`.
-    pub proj: Linear<'a>,
+    pub proj: Linear,
     /// Norm before the addition to the residual stream.
     pub post_norm: Option<Norm>,
     /// Factor on what is added.
@@ -219,15 +223,15 @@ pub enum Activation {
 /// Stage: norm → gate/up → activation → down → post-norm → residual.
 ///
 /// With a gate, `act(gate·x) ⊙ (up·x)`; without, `act(up·x)`.
-pub struct FfnSpec<'a> {
+pub struct FfnSpec {
     /// Norm of the residual stream; `None` feeds it as it is.
     pub norm: Option<Norm>,
     /// `[d_ff, d_model]`.
-    pub gate: Option<Linear<'a>>,
+    pub gate: Option<Linear>,
     /// `[d_ff, d_model]`.
-    pub up: Linear<'a>,
+    pub up: Linear,
     /// `[d_model, d_ff]`.
-    pub down: Linear<'a>,
+    pub down: Linear,
     /// Activation.
     pub activation: Activation,
     /// Norm before the addition to the residual stream.
@@ -237,11 +241,11 @@ pub struct FfnSpec<'a> {
 }
 
 /// Stage: norm → logits of the batch's outputs.
-pub struct HeadSpec<'a> {
+pub struct HeadSpec {
     /// Final norm.
     pub norm: Option<Norm>,
     /// `[vocab, d_model]`; `None` uses the embedding table (tied weights).
-    pub proj: Option<Linear<'a>>,
+    pub proj: Option<Linear>,
     /// Factor on the logits.
     pub scale: f32,
     /// `l ← cap · tanh(l / cap)` on scaled logits.
@@ -341,19 +345,15 @@ pub trait Device {
     fn describe(&self) -> String;
 
     /// Loads an embedding table `[vocab, d_model]`.
-    fn load_embedding(&mut self, table: Weight<'_>) -> Result<Self::Embedding, DeviceError>;
+    fn load_embedding(&mut self, table: Weight) -> Result<Self::Embedding, DeviceError>;
     /// Loads a stage.
-    fn load_attn_in(&mut self, spec: AttnInSpec<'_>) -> Result<Self::AttnIn, DeviceError>;
+    fn load_attn_in(&mut self, spec: AttnInSpec) -> Result<Self::AttnIn, DeviceError>;
     /// Loads a stage.
-    fn load_attn_out(&mut self, spec: AttnOutSpec<'_>) -> Result<Self::AttnOut, DeviceError>;
+    fn load_attn_out(&mut self, spec: AttnOutSpec) -> Result<Self::AttnOut, DeviceError>;
     /// Loads a stage.
-    fn load_ffn(&mut self, spec: FfnSpec<'_>) -> Result<Self::Ffn, DeviceError>;
+    fn load_ffn(&mut self, spec: FfnSpec) -> Result<Self::Ffn, DeviceError>;
     /// Loads a stage; `embedding` serves tied weights.
-    fn load_head(
-        &mut self,
-        spec: HeadSpec<'_>,
-        embedding: &Self::Embedding,
-    ) -> Result<Self::Head, DeviceError>;
+    fn load_head(&mut self, spec: HeadSpec, embedding: &Self::Embedding) -> Result<Self::Head, DeviceError>;
 
     /// Allocates activations and the KV cache. Called once, after the weights were loaded.
     fn reserve(&mut self, reserve: &Reserve) -> Result<(), DeviceError>;

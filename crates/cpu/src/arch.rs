@@ -1,0 +1,92 @@
+//! Instruction sets: one file each, supplying [`crate::simd::Simd`] and the entry points of every kernel, and the
+//! table from which the device takes them at run time.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
+use crate::detect::Isa;
+use crate::kernel::attention::SegmentJob;
+use crate::kernel::matmul::MatMulFn;
+use crate::kernel::vector::{Act, NormJob, QuantizeJob};
+
+/// Kernels of one instruction set. Every function requires the CPU to have it, and what its kernel documents.
+pub(crate) struct Kernels {
+    pub(crate) isa: Isa,
+    /// By [`crate::matrix::FORMATS`].
+    pub(crate) matmul: &'static [MatMulFn],
+    pub(crate) norm: unsafe fn(&NormJob),
+    pub(crate) quantize32: unsafe fn(&QuantizeJob),
+    pub(crate) quantize256: unsafe fn(&QuantizeJob),
+    pub(crate) gated: unsafe fn(Act, *mut f32, *const f32, usize),
+    pub(crate) soft_cap: unsafe fn(f32, *mut f32, usize),
+    pub(crate) to_f16: unsafe fn(*const f32, *mut u16, usize),
+    pub(crate) segment: unsafe fn(&SegmentJob<'_>),
+    pub(crate) merge: unsafe fn(*mut f32, *const f32, f32, f32, usize),
+    pub(crate) finish: unsafe fn(*const f32, *mut f32, usize),
+}
+
+/// The kernels of a level that [`crate::detect::Host`] found; the portable ones for a level of another architecture.
+pub(crate) fn kernels(isa: Isa) -> &'static Kernels {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Vnni => &vnni::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2::KERNELS,
+        _ => &scalar::KERNELS,
+    }
+}
+
+macro_rules! matmul_table {
+    (block32: [$($b:ty),*] super256: [$($s:ty),*] float: [$($f:ty),*]) => {
+        &[$(block32::<$b>,)* $(super256::<$s>,)* $(float::<$f>,)*]
+    };
+}
+use matmul_table;
+
+/// Instantiates every kernel for one ISA: functions that carry its features, and the table of them.
+macro_rules! entry_points {
+    ($simd:ident $(, $features:literal)?) => {
+        mod entry {
+            use super::$simd;
+            use crate::arch::{Kernels, entry_points, matmul_table};
+            use crate::format::{Block32, Float, Super256, with_formats};
+            use crate::kernel::{attention, matmul, vector};
+            use crate::simd::Simd;
+
+            entry_points! { @each ($($features)?)
+                fn block32[F: Block32](job: &matmul::MatMul) = matmul::block32::<$simd, F>;
+                fn super256[F: Super256](job: &matmul::MatMul) = matmul::super256::<$simd, F>;
+                fn float[F: Float](job: &matmul::MatMul) = matmul::float::<$simd, F>;
+                fn norm[](job: &vector::NormJob) = vector::norm::<$simd>;
+                fn quantize32[](job: &vector::QuantizeJob) = vector::quantize32::<$simd>;
+                fn quantize256[](job: &vector::QuantizeJob) = vector::quantize256::<$simd>;
+                fn gated[](act: vector::Act, gate: *mut f32, up: *const f32, len: usize) = vector::gated::<$simd>;
+                fn soft_cap[](cap: f32, x: *mut f32, len: usize) = vector::soft_cap::<$simd>;
+                fn to_f16[](x: *const f32, out: *mut u16, len: usize) = vector::to_f16::<$simd>;
+                fn segment[](job: &attention::SegmentJob<'_>) = attention::segment::<$simd>;
+                fn merge[](state: *mut f32, o: *const f32, m: f32, l: f32, dim: usize) = attention::merge::<$simd>;
+                fn finish[](state: *const f32, out: *mut f32, dim: usize) = attention::finish::<$simd>;
+            }
+
+            pub(crate) static KERNELS: Kernels = Kernels {
+                isa: <$simd as Simd>::ISA,
+                matmul: with_formats!(matmul_table),
+                norm, quantize32, quantize256, gated, soft_cap, to_f16, segment, merge, finish,
+            };
+        }
+        pub(crate) use entry::KERNELS;
+    };
+    (@each ($($features:literal)?)) => {};
+    (@each ($($features:literal)?) fn $name:ident[$($f:ident: $bound:path)?]($($arg:ident: $ty:ty),*) = $body:expr; $($rest:tt)*) => {
+        $(#[target_feature(enable = $features)])?
+        unsafe fn $name$(<$f: $bound>)?($($arg: $ty),*) {
+            // SAFETY: the caller keeps the kernel's contract; this function carries the ISA's features.
+            unsafe { ($body)($($arg),*) }
+        }
+        entry_points! { @each ($($features)?) $($rest)* }
+    };
+}
+use entry_points;

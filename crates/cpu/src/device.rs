@@ -1,0 +1,339 @@
+//! The CPU as a [`minfer_ops::Device`].
+
+mod attention;
+mod stages;
+mod state;
+
+use crate::arch::{self, Kernels};
+use crate::detect::Isa;
+use crate::kernel::vector::{Act, NormOp};
+use crate::matrix::Matrix;
+use crate::pool::Pool;
+use crate::simd::LANES;
+use minfer_ops::*;
+use state::State;
+use std::sync::Arc;
+
+/// Whether weights are packed into panels at load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repack {
+    /// Packed if the machine has the memory for it.
+    #[default]
+    Auto,
+    /// Packed.
+    On,
+    /// Left in the mapped file, and packed panel by panel whenever used: starts at once, runs slower.
+    Off,
+}
+
+/// How to set the CPU up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Worker threads; `None` takes every core the process may use.
+    pub threads: Option<usize>,
+    /// Instruction set; `None` takes the best that is there.
+    pub isa: Option<Isa>,
+    /// Whether to pack weights.
+    pub repack: Repack,
+}
+
+/// A CPU that runs a decoder.
+pub struct CpuDevice {
+    kernels: &'static Kernels,
+    pool: Pool,
+    repack: Repack,
+    /// Every distinct rope of the loaded stages.
+    ropes: Vec<Rope>,
+    state: Option<State>,
+}
+
+/// An embedding table; the head may share it.
+pub struct Embedding(Arc<Matrix>);
+
+/// A loaded norm: scale and shift padded with zeros to whole vectors.
+struct LoadedNorm {
+    op: NormOp,
+    len: usize,
+    weight: Vec<f32>,
+    bias: Option<Vec<f32>>,
+}
+
+/// A matrix and its bias.
+struct LoadedLinear {
+    matrix: Matrix,
+    bias: Option<Arc<[f32]>>,
+}
+
+/// A loaded [`AttnInSpec`].
+pub struct AttnIn {
+    norm: Option<LoadedNorm>,
+    q: LoadedLinear,
+    k: LoadedLinear,
+    v: LoadedLinear,
+    q_norm: Option<LoadedNorm>,
+    k_norm: Option<LoadedNorm>,
+    /// Index into the device's ropes.
+    rope: Option<usize>,
+    heads: Heads,
+    kv: KvSlot,
+}
+
+/// A loaded [`AttnOutSpec`].
+pub struct AttnOut {
+    proj: LoadedLinear,
+    post_norm: Option<LoadedNorm>,
+    residual_scale: f32,
+}
+
+/// A loaded [`FfnSpec`].
+pub struct Ffn {
+    norm: Option<LoadedNorm>,
+    gate: Option<LoadedLinear>,
+    up: LoadedLinear,
+    down: LoadedLinear,
+    act: Act,
+    post_norm: Option<LoadedNorm>,
+    residual_scale: f32,
+}
+
+/// A loaded [`HeadSpec`].
+pub struct Head {
+    norm: Option<LoadedNorm>,
+    proj: HeadProj,
+    scale: f32,
+    soft_cap: Option<f32>,
+}
+
+enum HeadProj {
+    Tied(Arc<Matrix>),
+    Own(LoadedLinear),
+}
+
+impl Head {
+    fn matrix(&self) -> (&Matrix, Option<&[f32]>) {
+        match &self.proj {
+            HeadProj::Tied(matrix) => (matrix, None),
+            HeadProj::Own(linear) => (&linear.matrix, linear.bias.as_deref()),
+        }
+    }
+}
+
+impl LoadedNorm {
+    fn new(norm: &Norm) -> LoadedNorm {
+        let pad = |values: &[f32]| {
+            let mut padded = values.to_vec();
+            padded.resize(values.len().next_multiple_of(LANES), 0.0);
+            padded
+        };
+        let op = match norm.kind {
+            NormKind::Rms { eps } => NormOp::Rms(eps),
+            NormKind::Layer { eps } => NormOp::Layer(eps),
+        };
+        LoadedNorm { op, len: norm.weight.len(), weight: pad(&norm.weight), bias: norm.bias.as_deref().map(pad) }
+    }
+}
+
+impl CpuDevice {
+    /// Starts the worker threads.
+    ///
+    /// # Errors
+    /// The machine lacks the asked instruction set, or refuses threads.
+    pub fn new(options: &CpuOptions) -> Result<CpuDevice, DeviceError> {
+        let isa = options.isa.unwrap_or_else(Isa::best);
+        if !isa.available() {
+            let have: Vec<_> = Isa::ALL.iter().filter(|isa| isa.available()).map(|isa| isa.name()).collect();
+            return Err(DeviceError::Fault(format!("this CPU has no {isa}; it has {}", have.join(", "))));
+        }
+        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+        let pool = Pool::new(threads)
+            .map_err(|error| DeviceError::Fault(format!("cannot start {threads} worker threads: {error}")))?;
+        Ok(CpuDevice { kernels: arch::kernels(isa), pool, repack: options.repack, ropes: Vec::new(), state: None })
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.kernels.isa
+    }
+
+    /// Worker threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Decides, once the model's size is known, whether `bytes` of weights will be packed.
+    pub fn settle_repack(&mut self, bytes: u64) -> bool {
+        if self.repack == Repack::Auto {
+            // Packing needs room for a second copy while the file is read; a fifth more is for everything else.
+            let short = crate::detect::memory_available().is_some_and(|free| free < bytes + bytes / 5);
+            self.repack = if short { Repack::Off } else { Repack::On };
+        }
+        self.repack == Repack::On
+    }
+
+    fn matrix(&mut self, weight: Weight) -> Result<Matrix, DeviceError> {
+        Matrix::load(weight, self.kernels, self.repack != Repack::Off, &mut self.pool)
+    }
+
+    fn linear(&mut self, linear: Linear) -> Result<LoadedLinear, DeviceError> {
+        if let Some(bias) = &linear.bias {
+            expect(&linear.weight.name, "bias values", linear.weight.rows, bias.len())?;
+        }
+        Ok(LoadedLinear { matrix: self.matrix(linear.weight)?, bias: linear.bias })
+    }
+
+    fn rope(&mut self, rope: Rope) -> usize {
+        let same = |r: &Rope| r.style == rope.style && r.magnitude == rope.magnitude && r.inv_freq == rope.inv_freq;
+        self.ropes.iter().position(same).unwrap_or_else(|| {
+            self.ropes.push(rope);
+            self.ropes.len() - 1
+        })
+    }
+
+    fn state(&mut self) -> Result<&mut State, DeviceError> {
+        self.state.as_mut().ok_or_else(|| DeviceError::Fault("a step before memory was reserved".into()))
+    }
+}
+
+fn expect(tensor: &str, what: &str, expected: usize, found: usize) -> Result<(), DeviceError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(DeviceError::Unsupported { tensor: tensor.to_owned(), what: format!("expected {expected} {what}, found {found}") })
+}
+
+impl Device for CpuDevice {
+    type Embedding = Embedding;
+    type AttnIn = AttnIn;
+    type AttnOut = AttnOut;
+    type Ffn = Ffn;
+    type Head = Head;
+
+    fn describe(&self) -> String {
+        let packing = if self.repack == Repack::Off { ", weights not repacked" } else { "" };
+        format!("CPU, {}, {} threads{packing}", self.kernels.isa, self.pool.threads())
+    }
+
+    fn load_embedding(&mut self, table: Weight) -> Result<Embedding, DeviceError> {
+        Ok(Embedding(Arc::new(self.matrix(table)?)))
+    }
+
+    fn load_attn_in(&mut self, spec: AttnInSpec) -> Result<AttnIn, DeviceError> {
+        let Heads { q, kv, dim } = spec.heads;
+        let name = Arc::clone(&spec.q.weight.name);
+        expect(&name, "rows", q * dim, spec.q.weight.rows)?;
+        expect(&spec.k.weight.name, "rows", kv * dim, spec.k.weight.rows)?;
+        expect(&spec.v.weight.name, "rows", kv * dim, spec.v.weight.rows)?;
+        if dim == 0 || dim % LANES != 0 || dim > crate::kernel::attention::MAX_DIM || kv == 0 || q % kv != 0 {
+            let what = format!("{q} query and {kv} key heads of {dim} channels; heads of 16…512 channels in steps of 16, query heads a multiple of key heads");
+            return Err(DeviceError::Unsupported { tensor: name.to_string(), what });
+        }
+        if let Some(rope) = &spec.rope
+            && 2 * rope.inv_freq.len() > dim
+        {
+            let what = format!("rope over {} of {dim} channels", 2 * rope.inv_freq.len());
+            return Err(DeviceError::Unsupported { tensor: name.to_string(), what });
+        }
+        for (norm, width) in [(&spec.q_norm, q * dim), (&spec.k_norm, kv * dim)] {
+            if let Some(norm) = norm
+                && norm.weight.len() != dim
+            {
+                expect(&name, "norm values", width, norm.weight.len())?;
+            }
+        }
+        Ok(AttnIn {
+            norm: spec.norm.as_ref().map(LoadedNorm::new),
+            q: self.linear(spec.q)?,
+            k: self.linear(spec.k)?,
+            v: self.linear(spec.v)?,
+            q_norm: spec.q_norm.as_ref().map(LoadedNorm::new),
+            k_norm: spec.k_norm.as_ref().map(LoadedNorm::new),
+            rope: spec.rope.map(|rope| self.rope(rope)),
+            heads: spec.heads,
+            kv: spec.kv,
+        })
+    }
+
+    fn load_attn_out(&mut self, spec: AttnOutSpec) -> Result<AttnOut, DeviceError> {
+        Ok(AttnOut {
+            proj: self.linear(spec.proj)?,
+            post_norm: spec.post_norm.as_ref().map(LoadedNorm::new),
+            residual_scale: spec.residual_scale,
+        })
+    }
+
+    fn load_ffn(&mut self, spec: FfnSpec) -> Result<Ffn, DeviceError> {
+        expect(&spec.down.weight.name, "columns", spec.up.weight.rows, spec.down.weight.cols)?;
+        if let Some(gate) = &spec.gate {
+            expect(&gate.weight.name, "rows", spec.up.weight.rows, gate.weight.rows)?;
+        }
+        Ok(Ffn {
+            norm: spec.norm.as_ref().map(LoadedNorm::new),
+            gate: spec.gate.map(|gate| self.linear(gate)).transpose()?,
+            up: self.linear(spec.up)?,
+            down: self.linear(spec.down)?,
+            act: match spec.activation {
+                Activation::Silu => Act::Silu,
+                Activation::GeluTanh => Act::GeluTanh,
+            },
+            post_norm: spec.post_norm.as_ref().map(LoadedNorm::new),
+            residual_scale: spec.residual_scale,
+        })
+    }
+
+    fn load_head(&mut self, spec: HeadSpec, embedding: &Embedding) -> Result<Head, DeviceError> {
+        let proj = match spec.proj {
+            Some(linear) => HeadProj::Own(self.linear(linear)?),
+            None => HeadProj::Tied(Arc::clone(&embedding.0)),
+        };
+        let norm = spec.norm.as_ref().map(LoadedNorm::new);
+        Ok(Head { norm, proj, scale: spec.scale, soft_cap: spec.soft_cap })
+    }
+
+    fn reserve(&mut self, reserve: &Reserve) -> Result<(), DeviceError> {
+        self.state = Some(State::new(reserve, &self.ropes, self.pool.threads())?);
+        Ok(())
+    }
+
+    fn reserve_bytes(&self, reserve: &Reserve) -> u64 {
+        State::bytes(reserve, &self.ropes, self.pool.threads())
+    }
+
+    fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        self.state()?.begin(batch)?;
+        self.prepare_ropes()
+    }
+
+    fn embed(&mut self, table: &Embedding, scale: f32) -> Result<(), DeviceError> {
+        self.run_embed(&table.0, scale)
+    }
+
+    fn attn_in(&mut self, stage: &AttnIn) -> Result<(), DeviceError> {
+        self.run_attn_in(stage)
+    }
+
+    fn attention(&mut self, stage: &AttentionSpec) -> Result<(), DeviceError> {
+        self.run_attention(stage)
+    }
+
+    fn attn_out(&mut self, stage: &AttnOut) -> Result<(), DeviceError> {
+        self.run_attn_out(stage)
+    }
+
+    fn ffn(&mut self, stage: &Ffn) -> Result<(), DeviceError> {
+        self.run_ffn(stage)
+    }
+
+    fn head(&mut self, stage: &Head) -> Result<(), DeviceError> {
+        self.run_head(stage)
+    }
+
+    fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.state()?.read_logits(out);
+        Ok(())
+    }
+
+    fn hidden(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.state()?.read_hidden(out);
+        Ok(())
+    }
+}

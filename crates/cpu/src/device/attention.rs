@@ -1,0 +1,191 @@
+//! The attention stage: how query rows and segments are shared among workers.
+//!
+//! Many tokens: a worker takes a tile of tokens of one key head and walks all segments. Few tokens: a worker takes one
+//! segment of one key head, and partials are merged afterwards. The bits are the same, as the partials and the order
+//! of their merging are.
+
+use super::CpuDevice;
+use super::state::{FEW_TOKENS, OwnSpan, State, TOKEN_TILE};
+use crate::arch::Kernels;
+use crate::kernel::attention::{KvHead, Row, SegmentJob, partial_len};
+use crate::mem::Rows;
+use crate::pool::Worker;
+use minfer_ops::*;
+
+struct Attention<'a> {
+    kernels: &'static Kernels,
+    state: &'a State,
+    spec: &'a AttentionSpec,
+    q: Rows,
+    out: Rows,
+}
+
+/// Segments that a token sees.
+struct Seen {
+    from: usize,
+    to: usize,
+}
+
+impl Seen {
+    fn of(position: usize, window: Option<usize>) -> Seen {
+        let to = position + 1;
+        Seen { from: window.map_or(0, |w| to.saturating_sub(w)), to }
+    }
+
+    fn segments(&self) -> std::ops::Range<usize> {
+        self.from / ATTN_SEGMENT..self.to.div_ceil(ATTN_SEGMENT)
+    }
+}
+
+impl CpuDevice {
+    pub(super) fn run_attention(&mut self, spec: &AttentionSpec) -> Result<(), DeviceError> {
+        let state =
+            self.state.as_ref().ok_or_else(|| DeviceError::Fault("a step before memory was reserved".into()))?;
+        let width = state.reserve.max_q;
+        let attention = Attention {
+            kernels: self.kernels,
+            state,
+            spec,
+            q: State::rows(&state.q, width),
+            out: State::rows(&state.attn, width),
+        };
+        let few = state.tokens.len() <= FEW_TOKENS;
+        self.pool.run(|w| if few { attention.by_segment(w) } else { attention.by_tokens(w) });
+        Ok(())
+    }
+}
+
+impl Attention<'_> {
+    fn group(&self) -> usize {
+        self.spec.heads.q / self.spec.heads.kv
+    }
+
+    fn kv_head<'a>(&'a self, span: &'a OwnSpan, head: usize) -> KvHead<'a> {
+        let store = &self.state.kv[self.spec.kv.group];
+        let (first_block, blocks) = &span.tables[self.spec.kv.group];
+        let offset = store.head_offset(self.spec.kv.layer, head);
+        KvHead {
+            // SAFETY: the layer's head begins inside the cache.
+            k: unsafe { store.k.ptr().add(offset) },
+            // SAFETY: as above.
+            v: unsafe { store.v.ptr().add(offset) },
+            block_stride: store.block_stride(),
+            blocks: &self.state.blocks[blocks.clone()],
+            first_block: *first_block,
+            dim: self.spec.heads.dim,
+        }
+    }
+
+    /// The row of query head `head` of token `t`, with its state at `state`.
+    fn row(&self, t: usize, head: usize, seen: &Seen, state: *mut f32) -> Row {
+        // SAFETY: the head lies inside row t.
+        let q = unsafe { self.q.ptr(t).add(head * self.spec.heads.dim) };
+        Row { q, from: seen.from, to: seen.to, state }
+    }
+
+    fn run_segment(&self, kv: KvHead<'_>, segment: usize, rows: &[Row]) {
+        let job = SegmentJob {
+            kv,
+            segment,
+            scale: self.spec.scale,
+            soft_cap: self.spec.soft_cap.unwrap_or(0.0),
+            rows,
+        };
+        // SAFETY: tables cover what the rows see (checked at `begin`), it was written by `attn_in`, and the states
+        // are this worker's.
+        unsafe { (self.kernels.segment)(&job) };
+    }
+
+    fn finish(&self, state: *const f32, t: usize, head: usize) {
+        let dim = self.spec.heads.dim;
+        // SAFETY: a finished state of this worker; head `head` of row t is its own.
+        unsafe { (self.kernels.finish)(state, self.out.ptr(t).add(head * dim), dim) };
+    }
+
+    fn by_tokens(&self, w: &Worker<'_>) {
+        let (group, dim) = (self.group(), self.spec.heads.dim);
+        let per_row = partial_len(dim);
+        let states = Rows::of(&self.state.states, self.state.states.len() / w.count);
+        let tiles = |span: &OwnSpan| span.len.div_ceil(TOKEN_TILE);
+        let total: usize = self.state.spans.iter().map(tiles).sum();
+        let mut rows = Vec::with_capacity(TOKEN_TILE * group);
+        for task in w.chunks(0, total * self.spec.heads.kv, 1).flatten() {
+            let (mut tile, kv_head) = (task / self.spec.heads.kv, task % self.spec.heads.kv);
+            let mut spans = self.state.spans.iter();
+            // Tiles are numbered through all spans.
+            let span = loop {
+                match spans.next() {
+                    Some(span) if tile < tiles(span) => break span,
+                    Some(span) => tile -= tiles(span),
+                    None => return,
+                }
+            };
+            let first = tile * TOKEN_TILE;
+            let count = TOKEN_TILE.min(span.len - first);
+            let state = |i: usize, h: usize| {
+                // SAFETY: a worker's row of states holds TOKEN_TILE · group partials.
+                unsafe { states.ptr(w.id).add((i * group + h) * per_row) }
+            };
+            for (i, h) in (0..count).flat_map(|i| (0..group).map(move |h| (i, h))) {
+                // SAFETY: `l` of this worker's partial: empty.
+                unsafe { *state(i, h).add(dim + 1) = 0.0 };
+            }
+            let seen = |i: usize| Seen::of(span.position + first + i, self.spec.window);
+            let segments = seen(0).segments().start..seen(count - 1).segments().end;
+            for segment in segments {
+                rows.clear();
+                for i in (0..count).filter(|i| seen(*i).segments().contains(&segment)) {
+                    let t = span.start + first + i;
+                    rows.extend((0..group).map(|h| self.row(t, kv_head * group + h, &seen(i), state(i, h))));
+                }
+                self.run_segment(self.kv_head(span, kv_head), segment, &rows);
+            }
+            for (i, h) in (0..count).flat_map(|i| (0..group).map(move |h| (i, h))) {
+                self.finish(state(i, h), span.start + first + i, kv_head * group + h);
+            }
+        }
+    }
+
+    fn by_segment(&self, w: &Worker<'_>) {
+        let (group, dim) = (self.group(), self.spec.heads.dim);
+        let per_row = partial_len(dim);
+        let heads = self.spec.heads;
+        let tokens = self.state.tokens.len();
+        let seen = |t: usize| Seen::of(self.state.position(t), self.spec.window);
+        // Partials of a token and head: as many as the token that sees most has segments.
+        let most = (0..tokens).map(|t| seen(t).segments().len()).max().unwrap_or(0);
+        assert!(tokens * heads.q * most * per_row <= self.state.partials.len());
+        let partial = |t: usize, head: usize, n: usize| {
+            // SAFETY: inside the partials, by the assertion.
+            unsafe { self.state.partials.ptr().add(((t * heads.q + head) * most + n) * per_row) }
+        };
+        let mut rows = Vec::with_capacity(group);
+        for task in w.chunks(0, tokens * heads.kv * most, 1).flatten() {
+            let (t, kv_head, n) = (task / (heads.kv * most), task / most % heads.kv, task % most);
+            let seen = seen(t);
+            let segments = seen.segments();
+            if n >= segments.len() {
+                continue;
+            }
+            rows.clear();
+            for h in kv_head * group..(kv_head + 1) * group {
+                // SAFETY: `l` of a partial that only this task writes: empty.
+                unsafe { *partial(t, h, n).add(dim + 1) = 0.0 };
+                rows.push(self.row(t, h, &seen, partial(t, h, n)));
+            }
+            let span = &self.state.spans[self.state.span_of[t] as usize];
+            self.run_segment(self.kv_head(span, kv_head), segments.start + n, &rows);
+        }
+        w.barrier();
+        for task in w.chunks(1, tokens * heads.q, 1).flatten() {
+            let (t, head) = (task / heads.q, task % heads.q);
+            let state = partial(t, head, 0);
+            for n in 1..seen(t).segments().len() {
+                let other = partial(t, head, n);
+                // SAFETY: whole partials, written before the barrier; this row's are this worker's now.
+                unsafe { (self.kernels.merge)(state, other, *other.add(dim), *other.add(dim + 1), dim) };
+            }
+            self.finish(state, t, head);
+        }
+    }
+}

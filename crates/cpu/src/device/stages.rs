@@ -1,0 +1,467 @@
+//! The stages: order of work and how it is shared.
+//!
+//! Each stage is one job of the pool. Inside it, products are shared by panels and everything else by tokens (or by
+//! heads); a barrier stands where one phase reads what another worker wrote. With a single token every worker prepares
+//! the product's input for itself, which is cheaper than waiting for one who does.
+
+use super::state::{RopeTable, State};
+use super::{AttnIn, AttnOut, CpuDevice, Ffn, Head, LoadedLinear, LoadedNorm};
+use crate::arch::Kernels;
+use crate::kernel::matmul::Acts;
+use crate::kernel::vector::NormJob;
+use crate::matrix::{ActKind, Matrix, Out, Scratch};
+use crate::mem::Rows;
+use crate::pool::{Pool, Worker};
+use crate::simd::LANES;
+use minfer_ops::*;
+use std::ops::Range;
+
+/// What every phase of a step needs.
+struct Step<'a> {
+    kernels: &'static Kernels,
+    state: &'a State,
+    ropes: &'a [Rope],
+    tokens: usize,
+}
+
+/// Source of a product's input: rows, the row of each slot, and the norm before it.
+struct Input<'a> {
+    rows: Rows,
+    width: usize,
+    norm: Option<&'a LoadedNorm>,
+    /// Row of slot `i`, if not `i`.
+    gather: Option<&'a [u32]>,
+    slots: usize,
+}
+
+/// A prepared input.
+struct Prepared<'a> {
+    state: &'a State,
+    width: usize,
+    /// Slot of the first quantized row.
+    slot: usize,
+    /// First float row, and floats between rows.
+    x: *const f32,
+    x_stride: usize,
+}
+
+impl Prepared<'_> {
+    fn acts(&self, matrix: &Matrix) -> Acts {
+        self.state.acts(matrix.acts(), self.width, self.slot, self.x, self.x_stride)
+    }
+}
+
+impl CpuDevice {
+    /// The pool, and what its jobs read.
+    fn split(&mut self) -> Result<(&mut Pool, Step<'_>), DeviceError> {
+        let state =
+            self.state.as_ref().ok_or_else(|| DeviceError::Fault("a step before memory was reserved".into()))?;
+        let step = Step { kernels: self.kernels, state, ropes: &self.ropes, tokens: state.tokens.len() };
+        Ok((&mut self.pool, step))
+    }
+
+    /// Angles of every rope for the tokens of the step.
+    pub(super) fn prepare_ropes(&mut self) -> Result<(), DeviceError> {
+        let (pool, step) = self.split()?;
+        pool.run(|w| {
+            for range in w.chunks(0, step.tokens, w.grain(step.tokens)) {
+                for t in range {
+                    for (rope, table) in step.ropes.iter().zip(&step.state.ropes) {
+                        fill_angles(rope, table, t, step.state.position(t));
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn run_embed(&mut self, table: &Matrix, scale: f32) -> Result<(), DeviceError> {
+        let (pool, step) = self.split()?;
+        let x = step.state.x_rows();
+        pool.run(|w| {
+            let mut scratch = step.scratch(w);
+            for range in w.chunks(0, step.tokens, w.grain(step.tokens)) {
+                for t in range {
+                    // SAFETY: row t is this worker's.
+                    let row = unsafe { x.row(t, table.cols) };
+                    table.row(step.state.tokens[t] as usize, row, &mut scratch);
+                    row.iter_mut().for_each(|v| *v *= scale);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn run_attn_in(&mut self, stage: &AttnIn) -> Result<(), DeviceError> {
+        let (pool, step) = self.split()?;
+        let state = step.state;
+        let q = State::rows(&state.q, state.reserve.max_q);
+        let k = State::rows(&state.k, state.reserve.max_kv);
+        let v = State::rows(&state.v, state.reserve.max_kv);
+        pool.run(|w| {
+            let products = [(&stage.q, q), (&stage.k, k), (&stage.v, v)];
+            let input = step.x_input(stage.norm.as_ref(), stage.q.matrix.cols);
+            let input = step.prepare(w, 0, &input, &products.map(|(l, _)| l.matrix.acts()));
+            for (phase, (linear, out)) in products.into_iter().enumerate() {
+                step.product(w, 1 + phase, linear, &input, out, |_| {});
+            }
+            w.barrier();
+            let whole = |norm: &Option<LoadedNorm>| norm.as_ref().is_some_and(|n| n.len != stage.heads.dim);
+            if whole(&stage.q_norm) || whole(&stage.k_norm) {
+                for t in w.chunks(4, step.tokens, 1).flatten() {
+                    step.norm_whole(stage.q_norm.as_ref(), q.ptr(t));
+                    step.norm_whole(stage.k_norm.as_ref(), k.ptr(t));
+                }
+                w.barrier();
+            }
+            let heads = stage.heads.q + stage.heads.kv;
+            let units = step.tokens * heads;
+            for u in w.chunks(5, units, w.grain(units)).flatten() {
+                let (t, head) = (u / heads, u % heads);
+                if head < stage.heads.q {
+                    step.query_head(stage, q.ptr(t), head, t);
+                } else {
+                    step.key_value_head(stage, k.ptr(t), v.ptr(t), head - stage.heads.q, t);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn run_attn_out(&mut self, stage: &AttnOut) -> Result<(), DeviceError> {
+        let (pool, step) = self.split()?;
+        let attn = State::rows(&step.state.attn, step.state.reserve.max_q);
+        pool.run(|w| {
+            let width = stage.proj.matrix.cols;
+            let input = Input { rows: attn, width, norm: None, gather: None, slots: step.tokens };
+            let input = step.prepare(w, 0, &input, &[stage.proj.matrix.acts()]);
+            step.residual(w, 1, &stage.proj, &input, stage.post_norm.as_ref(), stage.residual_scale);
+        });
+        Ok(())
+    }
+
+    pub(super) fn run_ffn(&mut self, stage: &Ffn) -> Result<(), DeviceError> {
+        let (pool, step) = self.split()?;
+        let state = step.state;
+        let gate = State::rows(&state.gate, state.reserve.max_ff);
+        let up = State::rows(&state.up, state.reserve.max_ff);
+        pool.run(|w| {
+            let input = step.x_input(stage.norm.as_ref(), stage.up.matrix.cols);
+            let kinds = [stage.up.matrix.acts(), stage.gate.as_ref().unwrap_or(&stage.up).matrix.acts()];
+            let input = step.prepare(w, 0, &input, &kinds);
+            step.gate_up(w, 1, stage, &input, gate, up);
+            w.barrier();
+            let width = stage.down.matrix.cols;
+            let input = Input { rows: gate, width, norm: None, gather: None, slots: step.tokens };
+            let input = step.prepare(w, 2, &input, &[stage.down.matrix.acts()]);
+            step.residual(w, 3, &stage.down, &input, stage.post_norm.as_ref(), stage.residual_scale);
+        });
+        Ok(())
+    }
+
+    pub(super) fn run_head(&mut self, stage: &Head) -> Result<(), DeviceError> {
+        let (pool, step) = self.split()?;
+        let state = step.state;
+        let (matrix, bias) = stage.matrix();
+        let logits = State::rows(&state.logits, state.reserve.vocab);
+        pool.run(|w| {
+            let slots = state.outputs.len();
+            let input = Input {
+                rows: state.x_rows(),
+                width: matrix.cols,
+                norm: stage.norm.as_ref(),
+                gather: Some(&state.outputs),
+                slots,
+            };
+            let input = step.prepare(w, 0, &input, &[matrix.acts()]);
+            step.product_of(w, 1, matrix, &input, logits, slots, |columns| {
+                for slot in 0..slots {
+                    // SAFETY: these columns are this worker's.
+                    let row = unsafe { &mut logits.row(slot, logits.stride)[columns.clone()] };
+                    add_bias(row, bias, columns.start);
+                    if stage.scale != 1.0 {
+                        row.iter_mut().for_each(|v| *v *= stage.scale);
+                    }
+                    if let Some(cap) = stage.soft_cap {
+                        // SAFETY: whole vectors of this worker's columns; kernels are of this CPU.
+                        unsafe { (step.kernels.soft_cap)(cap, row.as_mut_ptr(), row.len()) };
+                    }
+                }
+            });
+        });
+        Ok(())
+    }
+}
+
+impl<'a> Step<'a> {
+    fn scratch(&self, w: &Worker<'_>) -> std::sync::MutexGuard<'a, Scratch> {
+        // Each worker has its own; the lock is never contended.
+        self.state.scratch[w.id].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn x_input<'b>(&self, norm: Option<&'b LoadedNorm>, width: usize) -> Input<'b> {
+        Input { rows: self.state.x_rows(), width, norm, gather: None, slots: self.tokens }
+    }
+
+    /// Norms and quantizes the input of a product, in every form that `kinds` asks for.
+    fn prepare(&self, w: &Worker<'_>, phase: usize, input: &Input<'_>, kinds: &[ActKind]) -> Prepared<'a> {
+        let copied = input.norm.is_some() || input.gather.is_some();
+        let x = if copied { Rows::of(&self.state.input, self.state.d_model()) } else { input.rows };
+        let row = |slot: usize| input.gather.map_or(slot, |rows| rows[slot] as usize);
+        let prepared = |slot: usize, x_row: usize| Prepared {
+            state: self.state,
+            width: input.width,
+            slot,
+            x: x.ptr(x_row),
+            x_stride: x.stride,
+        };
+        if input.slots == 1 {
+            // A copy for each worker; rows that are not normed are only read.
+            let own = if copied { w.id } else { 0 };
+            self.prepare_row(input, kinds, input.rows.ptr(row(0)), x.ptr(own), w.id);
+            return prepared(w.id, own);
+        }
+        for slot in w.chunks(phase, input.slots, w.grain(input.slots)).flatten() {
+            self.prepare_row(input, kinds, input.rows.ptr(row(slot)), x.ptr(slot), slot);
+        }
+        w.barrier();
+        prepared(0, 0)
+    }
+
+    /// Row `from`, normed into `x`, quantized into slot `slot`.
+    fn prepare_row(&self, input: &Input<'_>, kinds: &[ActKind], from: *const f32, x: *mut f32, slot: usize) {
+        // SAFETY: both rows are whole and padded; row `slot` of the targets is this worker's.
+        unsafe {
+            match input.norm {
+                Some(norm) => self.norm(norm, from, x),
+                None if input.gather.is_some() => std::ptr::copy_nonoverlapping(from, x, input.width),
+                None => {}
+            }
+            for (i, kind) in kinds.iter().enumerate() {
+                if kinds[..i].contains(kind) {
+                    continue;
+                }
+                let mut job = self.state.act_row(*kind, input.width, slot);
+                job.x = x;
+                match kind {
+                    ActKind::Q8x32 => (self.kernels.quantize32)(&job),
+                    ActKind::Q8x256 => (self.kernels.quantize256)(&job),
+                    ActKind::F32 => {}
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `x` and `out` hold the norm's length, padded.
+    unsafe fn norm(&self, norm: &LoadedNorm, x: *const f32, out: *mut f32) {
+        let bias = norm.bias.as_ref().map_or(std::ptr::null(), |b| b.as_ptr());
+        let job = NormJob { op: norm.op, x, weight: norm.weight.as_ptr(), bias, out, len: norm.len };
+        // SAFETY: the caller's promise; the weights are padded; kernels are of this CPU.
+        unsafe { (self.kernels.norm)(&job) };
+    }
+
+    fn norm_whole(&self, norm: Option<&LoadedNorm>, row: *mut f32) {
+        if let Some(norm) = norm {
+            // SAFETY: the row holds all heads, whose total is the norm's length, and is this worker's.
+            unsafe { self.norm(norm, row, row) };
+        }
+    }
+
+    /// `out = linear · input`, panels shared; `after` sees each range of finished columns on the worker that made it.
+    fn product(
+        &self,
+        w: &Worker<'_>,
+        phase: usize,
+        linear: &LoadedLinear,
+        input: &Prepared<'_>,
+        out: Rows,
+        after: impl Fn(Range<usize>),
+    ) {
+        let bias = linear.bias.as_deref();
+        self.product_of(w, phase, &linear.matrix, input, out, self.tokens, |columns| {
+            if bias.is_some() {
+                for t in 0..self.tokens {
+                    // SAFETY: these columns are this worker's.
+                    add_bias(unsafe { &mut out.row(t, out.stride)[columns.clone()] }, bias, columns.start);
+                }
+            }
+            after(columns);
+        });
+    }
+
+    #[allow(clippy::too_many_arguments)] // the phase's two halves, product and sharing
+    fn product_of(
+        &self,
+        w: &Worker<'_>,
+        phase: usize,
+        matrix: &Matrix,
+        input: &Prepared<'_>,
+        out: Rows,
+        slots: usize,
+        after: impl Fn(Range<usize>),
+    ) {
+        if slots == 0 {
+            return;
+        }
+        let mut scratch = self.scratch(w);
+        let acts = input.acts(matrix);
+        let panels = matrix.panels();
+        assert!(panels * LANES <= out.stride, "{panels} panels into rows of {}", out.stride);
+        for range in w.chunks(phase, panels, w.grain(panels)) {
+            let target = Out { ptr: out.ptr(0), stride: out.stride };
+            // SAFETY: the input was prepared for this matrix; the range's columns are this worker's alone.
+            unsafe { matrix.multiply(range.clone(), acts, slots, target, &mut scratch) };
+            after(range.start * LANES..range.end * LANES);
+        }
+    }
+
+    /// Gate and up together, activated in place: `gate ← act(gate·x) ⊙ up·x`.
+    fn gate_up(&self, w: &Worker<'_>, phase: usize, stage: &Ffn, input: &Prepared<'_>, gate: Rows, up: Rows) {
+        let mut scratch = self.scratch(w);
+        let panels = stage.up.matrix.panels();
+        for range in w.chunks(phase, panels, w.grain(panels)) {
+            let columns = range.start * LANES..range.end * LANES;
+            let mut multiply = |linear: &LoadedLinear, out: Rows| {
+                let target = Out { ptr: out.ptr(0), stride: out.stride };
+                let acts = input.acts(&linear.matrix);
+                // SAFETY: the input was prepared for this matrix; the range's columns are this worker's alone.
+                unsafe { linear.matrix.multiply(range.clone(), acts, self.tokens, target, &mut scratch) };
+                for t in 0..self.tokens {
+                    // SAFETY: as above.
+                    let row = unsafe { &mut out.row(t, out.stride)[columns.clone()] };
+                    add_bias(row, linear.bias.as_deref(), columns.start);
+                }
+            };
+            match &stage.gate {
+                Some(linear) => {
+                    multiply(linear, gate);
+                    multiply(&stage.up, up);
+                }
+                None => multiply(&stage.up, gate),
+            }
+            for t in 0..self.tokens {
+                // SAFETY: whole vectors of this worker's columns; kernels are of this CPU.
+                unsafe {
+                    let other = stage.gate.as_ref().map_or(std::ptr::null(), |_| up.ptr(t).add(columns.start).cast_const());
+                    (self.kernels.gated)(stage.act, gate.ptr(t).add(columns.start), other, columns.len());
+                }
+            }
+        }
+    }
+
+    /// `x ← x + scale · post_norm(linear · input)`. Uses two phases if there is a post-norm.
+    fn residual(
+        &self,
+        w: &Worker<'_>,
+        phase: usize,
+        linear: &LoadedLinear,
+        input: &Prepared<'_>,
+        post_norm: Option<&LoadedNorm>,
+        scale: f32,
+    ) {
+        let x = self.state.x_rows();
+        let product = Rows::of(&self.state.product, x.stride);
+        let add = |t: usize, columns: Range<usize>| {
+            // SAFETY: these columns of row t are this worker's.
+            let (to, from) =
+                unsafe { (&mut x.row(t, x.stride)[columns.clone()], &product.row(t, x.stride)[columns]) };
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += scale * from);
+        };
+        match post_norm {
+            None => self.product(w, phase, linear, input, product, |columns| {
+                (0..self.tokens).for_each(|t| add(t, columns.clone()));
+            }),
+            Some(norm) => {
+                self.product(w, phase, linear, input, product, |_| {});
+                w.barrier();
+                for t in w.chunks(phase + 1, self.tokens, w.grain(self.tokens)).flatten() {
+                    // SAFETY: row t is this worker's.
+                    unsafe { self.norm(norm, product.ptr(t), product.ptr(t)) };
+                    add(t, 0..x.stride);
+                }
+            }
+        }
+    }
+
+    /// Norm and rope of one query head.
+    fn query_head(&self, stage: &AttnIn, q: *mut f32, head: usize, t: usize) {
+        let dim = stage.heads.dim;
+        // SAFETY: head `head` of row t is this worker's.
+        let q = unsafe { std::slice::from_raw_parts_mut(q.add(head * dim), dim) };
+        self.norm_and_rotate(stage.q_norm.as_ref(), stage, q, t);
+    }
+
+    /// Norm and rope of one key head, and its entries in the cache.
+    fn key_value_head(&self, stage: &AttnIn, k: *mut f32, v: *mut f32, head: usize, t: usize) {
+        let dim = stage.heads.dim;
+        let state = self.state;
+        // SAFETY: head `head` of row t is this worker's.
+        let k = unsafe { std::slice::from_raw_parts_mut(k.add(head * dim), dim) };
+        self.norm_and_rotate(stage.k_norm.as_ref(), stage, k, t);
+        let store = &state.kv[stage.kv.group];
+        let span = &state.spans[state.span_of[t] as usize];
+        let (first, blocks) = &span.tables[stage.kv.group];
+        let position = state.position(t);
+        let block = state.blocks[blocks.start + position / KV_BLOCK - first] as usize;
+        let at = store.head_offset(stage.kv.layer, head) + block * store.block_stride();
+        assert!(at + dim * KV_BLOCK <= store.k.len());
+        let slot = position % KV_BLOCK;
+        let mut halves = [0u16; crate::kernel::attention::MAX_DIM];
+        // SAFETY: the block of this head lies inside the cache, and this token's entries are written by it alone.
+        unsafe {
+            (self.kernels.to_f16)(k.as_ptr(), halves.as_mut_ptr(), dim);
+            let keys = store.k.ptr().add(at + slot);
+            for (d, half) in halves[..dim].iter().enumerate() {
+                *keys.add(d * KV_BLOCK) = *half;
+            }
+            (self.kernels.to_f16)(v.add(head * dim), store.v.ptr().add(at + slot * dim), dim);
+        }
+    }
+
+    fn norm_and_rotate(&self, norm: Option<&LoadedNorm>, stage: &AttnIn, head: &mut [f32], t: usize) {
+        if let Some(norm) = norm.filter(|norm| norm.len == stage.heads.dim) {
+            // SAFETY: a head is whole vectors long.
+            unsafe { self.norm(norm, head.as_ptr(), head.as_mut_ptr()) };
+        }
+        if let Some(rope) = stage.rope {
+            let table = &self.state.ropes[rope];
+            let angles = &table.table.as_slice()[t * 2 * table.pairs..][..2 * table.pairs];
+            rotate(self.ropes[rope].style, head, angles);
+        }
+    }
+}
+
+fn add_bias(row: &mut [f32], bias: Option<&[f32]>, first: usize) {
+    if let Some(bias) = bias {
+        // The row is padded, the bias is not.
+        row.iter_mut().zip(&bias[first.min(bias.len())..]).for_each(|(v, b)| *v += b);
+    }
+}
+
+/// `[cos θ, sin θ]` per pair, in double precision before the rounding.
+fn fill_angles(rope: &Rope, table: &RopeTable, t: usize, position: usize) {
+    let rows = Rows::of(&table.table, 2 * table.pairs);
+    // SAFETY: row t is this worker's.
+    let row = unsafe { rows.row(t, 2 * table.pairs) };
+    for (pair, inv_freq) in row.chunks_exact_mut(2).zip(rope.inv_freq.iter()) {
+        let (sin, cos) = (position as f64 * inv_freq).sin_cos();
+        pair[0] = cos as f32 * rope.magnitude;
+        pair[1] = sin as f32 * rope.magnitude;
+    }
+}
+
+/// Rotates the pairs of a head by their angles.
+fn rotate(style: RopeStyle, head: &mut [f32], angles: &[f32]) {
+    let pairs = angles.len() / 2;
+    for (i, angle) in angles.chunks_exact(2).enumerate() {
+        let (a, b) = match style {
+            RopeStyle::Adjacent => (2 * i, 2 * i + 1),
+            RopeStyle::Halves => (i, i + pairs),
+        };
+        let (x, y) = (head[a], head[b]);
+        head[a] = x * angle[0] - y * angle[1];
+        head[b] = x * angle[1] + y * angle[0];
+    }
+}
+

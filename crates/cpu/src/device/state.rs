@@ -1,0 +1,312 @@
+//! Memory of a running device: activations, cache, and the tokens of the step.
+
+use crate::kernel::attention::partial_len;
+use crate::kernel::matmul::Acts;
+use crate::kernel::vector::QuantizeJob;
+use crate::matrix::{ActKind, Scratch};
+use crate::mem::{Buffer, Rows};
+use crate::simd::LANES;
+use minfer_ops::*;
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// Tokens up to which attention is shared among workers by segment instead of by token.
+pub(super) const FEW_TOKENS: usize = 8;
+/// Query tokens that one worker takes at a time when there are many.
+pub(super) const TOKEN_TILE: usize = 16;
+
+/// One sequence's tokens, tables flattened.
+pub(super) struct OwnSpan {
+    pub(super) start: usize,
+    pub(super) len: usize,
+    pub(super) position: usize,
+    /// Per cache group: first logical block, and where its physical blocks lie in [`State::blocks`].
+    pub(super) tables: Vec<(usize, Range<usize>)>,
+}
+
+/// Keys and values of one cache group: `[layer][block][kv_head][…]`.
+pub(super) struct KvStore {
+    pub(super) group: KvGroup,
+    pub(super) k: Buffer<u16>,
+    pub(super) v: Buffer<u16>,
+}
+
+impl KvStore {
+    /// Elements of one block of one layer.
+    pub(super) fn block_stride(&self) -> usize {
+        self.group.heads.kv * self.group.heads.dim * KV_BLOCK
+    }
+
+    /// Element of head `head` in block 0 of layer `layer`.
+    pub(super) fn head_offset(&self, layer: usize, head: usize) -> usize {
+        layer * self.group.blocks * self.block_stride() + head * self.group.heads.dim * KV_BLOCK
+    }
+}
+
+/// Quantized activations, one row per token.
+pub(super) struct ActBuffers {
+    q: Buffer<i8>,
+    d: Buffer<f32>,
+    ds: Buffer<f32>,
+    sum: Buffer<i32>,
+}
+
+impl ActBuffers {
+    fn new(values: usize) -> Result<ActBuffers, DeviceError> {
+        Ok(ActBuffers {
+            q: Buffer::zeroed(values, "activations")?,
+            d: Buffer::zeroed(values / 16, "activations")?,
+            ds: Buffer::zeroed(values / 16, "activations")?,
+            sum: Buffer::zeroed(values / 16, "activations")?,
+        })
+    }
+}
+
+/// Cosines and sines of one rope for the step's tokens: `[token][pair][cos, sin]`.
+pub(super) struct RopeTable {
+    pub(super) pairs: usize,
+    pub(super) table: Buffer<f32>,
+}
+
+pub(super) struct State {
+    pub(super) reserve: Reserve,
+    /// Residual stream, `[tokens][d_model]`; like all rows here padded to whole vectors.
+    pub(super) x: Buffer<f32>,
+    /// Input of a product: normed rows, one per token (or per worker, for a single token).
+    pub(super) input: Buffer<f32>,
+    pub(super) q: Buffer<f32>,
+    pub(super) k: Buffer<f32>,
+    pub(super) v: Buffer<f32>,
+    pub(super) attn: Buffer<f32>,
+    pub(super) gate: Buffer<f32>,
+    pub(super) up: Buffer<f32>,
+    /// Product that a post-norm still has to see.
+    pub(super) product: Buffer<f32>,
+    pub(super) logits: Buffer<f32>,
+    /// Softmax partials of attention shared by segment: `[token][q head][segment]`.
+    pub(super) partials: Buffer<f32>,
+    /// Running partials of a worker: `[worker][TOKEN_TILE · q heads per kv head]`.
+    pub(super) states: Buffer<f32>,
+    /// Per 32 and per 256 values.
+    pub(super) acts: [ActBuffers; 2],
+    pub(super) ropes: Vec<RopeTable>,
+    pub(super) kv: Vec<KvStore>,
+    pub(super) scratch: Vec<Mutex<Scratch>>,
+    // The step.
+    pub(super) tokens: Vec<u32>,
+    pub(super) outputs: Vec<u32>,
+    pub(super) spans: Vec<OwnSpan>,
+    pub(super) blocks: Vec<u32>,
+    /// Span of each token.
+    pub(super) span_of: Vec<u32>,
+    spare_tables: Vec<Vec<(usize, Range<usize>)>>,
+}
+
+/// Sizes of the activations, in values per token unless said otherwise.
+struct Sizes {
+    rows: usize,
+    d_model: usize,
+    q: usize,
+    kv: usize,
+    ff: usize,
+    vocab: usize,
+    input: usize,
+    partials: usize,
+    states: usize,
+}
+
+impl Sizes {
+    fn of(reserve: &Reserve, threads: usize) -> Sizes {
+        let pad = |n: usize| n.next_multiple_of(LANES);
+        let (d_model, q, ff) = (pad(reserve.d_model), pad(reserve.max_q), pad(reserve.max_ff));
+        let mut partials = 0;
+        let mut states = 0;
+        for group in &reserve.kv_groups {
+            let segments = (group.blocks * KV_BLOCK).div_ceil(ATTN_SEGMENT) + 1;
+            let per_row = partial_len(group.heads.dim);
+            partials = partials.max(FEW_TOKENS.min(reserve.max_tokens) * group.heads.q * segments * per_row);
+            states = states.max(TOKEN_TILE * (group.heads.q / group.heads.kv.max(1)) * per_row);
+        }
+        Sizes {
+            rows: reserve.max_tokens.max(threads).max(reserve.max_outputs),
+            d_model,
+            q,
+            kv: pad(reserve.max_kv),
+            ff,
+            vocab: pad(reserve.vocab),
+            input: d_model.max(q).max(ff),
+            partials,
+            states: states * threads,
+        }
+    }
+}
+
+impl State {
+    pub(super) fn bytes(reserve: &Reserve, ropes: &[Rope], threads: usize) -> u64 {
+        let s = Sizes::of(reserve, threads);
+        let per_token = 3 * s.d_model + 2 * s.q + 2 * s.kv + 2 * s.ff + 2 * (s.input / 4 + s.input / 16 * 3);
+        let ropes: usize = ropes.iter().map(|rope| 2 * rope.inv_freq.len()).sum();
+        let floats = s.rows * (per_token + ropes) + reserve.max_outputs * s.vocab + s.partials + s.states;
+        let kv: usize = reserve
+            .kv_groups
+            .iter()
+            .map(|g| 2 * g.layers * g.blocks * g.heads.kv * g.heads.dim * KV_BLOCK * size_of::<u16>())
+            .sum();
+        (floats * size_of::<f32>() + kv) as u64
+    }
+
+    pub(super) fn new(reserve: &Reserve, ropes: &[Rope], threads: usize) -> Result<State, DeviceError> {
+        let s = Sizes::of(reserve, threads);
+        let floats = |rows: usize, width: usize| Buffer::<f32>::zeroed(rows * width, "activations");
+        let kv = |group: &KvGroup| -> Result<KvStore, DeviceError> {
+            let len = group.layers * group.blocks * group.heads.kv * group.heads.dim * KV_BLOCK;
+            Ok(KvStore { group: *group, k: Buffer::zeroed(len, "KV cache")?, v: Buffer::zeroed(len, "KV cache")? })
+        };
+        let rope = |rope: &Rope| -> Result<RopeTable, DeviceError> {
+            let pairs = rope.inv_freq.len();
+            Ok(RopeTable { pairs, table: floats(s.rows, 2 * pairs)? })
+        };
+        Ok(State {
+            x: floats(s.rows, s.d_model)?,
+            input: floats(s.rows, s.d_model)?,
+            q: floats(s.rows, s.q)?,
+            k: floats(s.rows, s.kv)?,
+            v: floats(s.rows, s.kv)?,
+            attn: floats(s.rows, s.q)?,
+            gate: floats(s.rows, s.ff)?,
+            up: floats(s.rows, s.ff)?,
+            product: floats(s.rows, s.d_model)?,
+            logits: floats(reserve.max_outputs, s.vocab)?,
+            partials: floats(1, s.partials)?,
+            states: floats(1, s.states)?,
+            acts: [ActBuffers::new(s.rows * s.input)?, ActBuffers::new(s.rows * s.input)?],
+            ropes: ropes.iter().map(rope).collect::<Result<_, _>>()?,
+            kv: reserve.kv_groups.iter().map(kv).collect::<Result<_, _>>()?,
+            scratch: (0..threads).map(|_| Mutex::default()).collect(),
+            reserve: reserve.clone(),
+            tokens: Vec::new(),
+            outputs: Vec::new(),
+            spans: Vec::new(),
+            blocks: Vec::new(),
+            span_of: Vec::new(),
+            spare_tables: Vec::new(),
+        })
+    }
+
+    pub(super) fn d_model(&self) -> usize {
+        self.reserve.d_model.next_multiple_of(LANES)
+    }
+
+    pub(super) fn x_rows(&self) -> Rows {
+        Rows::of(&self.x, self.d_model())
+    }
+
+    /// Rows of a buffer whose widest row is `width` values.
+    pub(super) fn rows(buffer: &Buffer<f32>, width: usize) -> Rows {
+        Rows::of(buffer, width.next_multiple_of(LANES))
+    }
+
+    /// Where row `slot` of inputs of width `k` is written in the form of `kind`.
+    pub(super) fn act_row(&self, kind: ActKind, k: usize, slot: usize) -> QuantizeJob {
+        let (buffers, scales, sums) = match kind {
+            ActKind::Q8x256 => (&self.acts[1], k / 256, k / 16),
+            ActKind::Q8x32 | ActKind::F32 => (&self.acts[0], k / 32, k / 32),
+        };
+        assert!((slot + 1) * k <= buffers.q.len());
+        // SAFETY: row `slot` of width k ends inside `q`, and the others hold a value per 16 of `q`.
+        unsafe {
+            QuantizeJob {
+                x: std::ptr::null(),
+                k,
+                q: buffers.q.ptr().add(slot * k),
+                d: buffers.d.ptr().add(slot * scales),
+                ds: buffers.ds.ptr().add(slot * scales),
+                sum: buffers.sum.ptr().add(slot * sums),
+            }
+        }
+    }
+
+    /// Quantized rows from `slot` on as a kernel reads them; `x` is the first float row.
+    pub(super) fn acts(&self, kind: ActKind, k: usize, slot: usize, x: *const f32, x_stride: usize) -> Acts {
+        let row = self.act_row(kind, k, slot);
+        Acts { q: row.q, d: row.d, ds: row.ds, sum: row.sum, x, x_stride }
+    }
+
+    /// Takes over the tokens of a step.
+    pub(super) fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        self.check(batch)?;
+        self.tokens.clear();
+        self.tokens.extend_from_slice(batch.tokens);
+        self.outputs.clear();
+        self.outputs.extend_from_slice(batch.outputs);
+        self.blocks.clear();
+        self.span_of.clear();
+        self.spare_tables.extend(self.spans.drain(..).map(|span| span.tables));
+        for (i, span) in batch.spans.iter().enumerate() {
+            let mut tables = self.spare_tables.pop().unwrap_or_default();
+            tables.clear();
+            for table in span.tables {
+                let start = self.blocks.len();
+                self.blocks.extend_from_slice(table.blocks);
+                tables.push((table.first, start..self.blocks.len()));
+            }
+            self.spans.push(OwnSpan { start: span.start, len: span.len, position: span.position, tables });
+            self.span_of.extend(std::iter::repeat_n(i as u32, span.len));
+        }
+        Ok(())
+    }
+
+    /// Refuses a batch that would make a kernel read or write outside its memory.
+    fn check(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        let fault = |what: String| Err(DeviceError::Fault(what));
+        let (tokens, outputs) = (batch.tokens.len(), batch.outputs.len());
+        if tokens > self.reserve.max_tokens || outputs > self.reserve.max_outputs {
+            let (t, o) = (self.reserve.max_tokens, self.reserve.max_outputs);
+            return fault(format!("a step of {tokens} tokens and {outputs} outputs; reserved {t} and {o}"));
+        }
+        if let Some(id) = batch.tokens.iter().find(|id| **id as usize >= self.reserve.vocab) {
+            return fault(format!("token {id} of a vocabulary of {}", self.reserve.vocab));
+        }
+        if let Some(output) = batch.outputs.iter().find(|o| **o as usize >= tokens) {
+            return fault(format!("output {output} of a step of {tokens} tokens"));
+        }
+        let mut next = 0;
+        for span in batch.spans {
+            if span.start != next || span.tables.len() != self.kv.len() {
+                return fault(format!("a span at token {} with {} tables", span.start, span.tables.len()));
+            }
+            next += span.len;
+            for (table, store) in span.tables.iter().zip(&self.kv) {
+                let covered = (table.first + table.blocks.len()) * KV_BLOCK;
+                if span.position + span.len > covered || table.first * KV_BLOCK > span.position {
+                    return fault(format!("positions {}+{} outside their blocks", span.position, span.len));
+                }
+                if let Some(block) = table.blocks.iter().find(|b| **b as usize >= store.group.blocks) {
+                    return fault(format!("block {block} of a cache of {} blocks", store.group.blocks));
+                }
+            }
+        }
+        if next != tokens { fault(format!("spans of {next} tokens in a step of {tokens}")) } else { Ok(()) }
+    }
+
+    /// Position of token `t` of the step.
+    pub(super) fn position(&self, t: usize) -> usize {
+        let span = &self.spans[self.span_of[t] as usize];
+        span.position + t - span.start
+    }
+
+    pub(super) fn read_logits(&self, out: &mut [f32]) {
+        let stride = self.reserve.vocab.next_multiple_of(LANES);
+        let rows = self.logits.as_slice().chunks_exact(stride);
+        for (out, row) in out.chunks_exact_mut(self.reserve.vocab).zip(rows).take(self.outputs.len()) {
+            out.copy_from_slice(&row[..self.reserve.vocab]);
+        }
+    }
+
+    pub(super) fn read_hidden(&self, out: &mut [f32]) {
+        let rows = self.input.as_slice().chunks_exact(self.d_model());
+        for (out, row) in out.chunks_exact_mut(self.reserve.d_model).zip(rows).take(self.outputs.len()) {
+            out.copy_from_slice(&row[..self.reserve.d_model]);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Q4_0: `w = d·(q − 8)`, q of 4 bits. Block: d f16, sixteen bytes whose low nibbles are values 0–15 and high nibbles
+//! values 16–31. Group of two blocks: 2 × 256 B nibbles, 2 × 32 B d.
+
+use super::{Block32, Panel, copy_half, copy_unit};
+use crate::simd::Simd;
+use minfer_gguf::GgmlType;
+
+pub(crate) struct Q4_0;
+
+const D: usize = 512;
+
+impl Panel for Q4_0 {
+    const TYPE: GgmlType = GgmlType::Q4_0;
+    const BLOCKS: usize = 2;
+    const GROUP_BYTES: usize = 576;
+
+    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
+        copy_half(group, D + 32 * slot + 2 * row, block, 0);
+        for i in 0..4 {
+            copy_unit(group, 256 * slot + 64 * i + 4 * row, block, 2 + 4 * i);
+        }
+    }
+
+    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
+        copy_half(block, 0, group, D + 32 * slot + 2 * row);
+        for i in 0..4 {
+            copy_unit(block, 2 + 4 * i, group, 256 * slot + 64 * i + 4 * row);
+        }
+    }
+}
+
+/// Nibble unit `u` (0–7) of the 256 bytes at `p`: units 0–3 are low nibbles, 4–7 high nibbles.
+///
+/// # Safety
+/// `p` is valid for 256 bytes; the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn nibbles<S: Simd>(p: *const u8, u: usize) -> S::B {
+    // SAFETY: u < 8, so the unit lies within the 256 bytes.
+    unsafe {
+        let raw = S::load_bytes(p.add(64 * (u % 4)));
+        S::and(S::shr(raw, (u / 4 * 4) as u32), 0x0f)
+    }
+}
+
+// SAFETY (all functions): offsets lie inside the group that the caller vouches for.
+impl Block32 for Q4_0 {
+    const MAX: u32 = 15;
+    const ZERO: i32 = 8;
+
+    #[inline(always)]
+    unsafe fn unit<S: Simd>(group: *const u8, slot: usize, u: usize) -> S::B {
+        // SAFETY: see the impl.
+        unsafe { nibbles::<S>(group.add(256 * slot), u) }
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(group: *const u8, slot: usize) -> S::F {
+        // SAFETY: see the impl.
+        unsafe { S::load_f16(group.add(D + 32 * slot)) }
+    }
+}

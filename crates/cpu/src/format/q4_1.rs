@@ -1,0 +1,56 @@
+//! Q4_1: `w = d·q + m`, q of 4 bits. Block: d f16, m f16, nibbles as in Q4_0. Group of two blocks: 2 × 256 B nibbles,
+//! 2 × 32 B d, 2 × 32 B m.
+
+use super::q4_0::nibbles;
+use super::{Block32, Panel, copy_half, copy_unit};
+use crate::simd::Simd;
+use minfer_gguf::GgmlType;
+
+pub(crate) struct Q4_1;
+
+const D: usize = 512;
+const M: usize = 576;
+
+impl Panel for Q4_1 {
+    const TYPE: GgmlType = GgmlType::Q4_1;
+    const BLOCKS: usize = 2;
+    const GROUP_BYTES: usize = 640;
+
+    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
+        copy_half(group, D + 32 * slot + 2 * row, block, 0);
+        copy_half(group, M + 32 * slot + 2 * row, block, 2);
+        for i in 0..4 {
+            copy_unit(group, 256 * slot + 64 * i + 4 * row, block, 4 + 4 * i);
+        }
+    }
+
+    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
+        copy_half(block, 0, group, D + 32 * slot + 2 * row);
+        copy_half(block, 2, group, M + 32 * slot + 2 * row);
+        for i in 0..4 {
+            copy_unit(block, 4 + 4 * i, group, 256 * slot + 64 * i + 4 * row);
+        }
+    }
+}
+
+// SAFETY (all functions): offsets lie inside the group that the caller vouches for.
+impl Block32 for Q4_1 {
+    const MAX: u32 = 15;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    unsafe fn unit<S: Simd>(group: *const u8, slot: usize, u: usize) -> S::B {
+        // SAFETY: see the impl.
+        unsafe { nibbles::<S>(group.add(256 * slot), u) }
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(group: *const u8, slot: usize) -> S::F {
+        // SAFETY: see the impl.
+        unsafe { S::load_f16(group.add(D + 32 * slot)) }
+    }
+    #[inline(always)]
+    unsafe fn min<S: Simd>(group: *const u8, slot: usize) -> S::F {
+        // SAFETY: see the impl.
+        unsafe { S::load_f16(group.add(M + 32 * slot)) }
+    }
+}

@@ -1,0 +1,54 @@
+//! Q5_0: `w = d·(q − 16)`, q of 5 bits. Block: d f16, a 32-bit word with the fifth bits of values 0–31, nibbles as in
+//! Q4_0. Group of two blocks: 2 × 256 B nibbles, 2 × 64 B fifth bits, 2 × 32 B d.
+
+use super::q4_0::nibbles;
+use super::{Block32, Panel, copy_half, copy_unit};
+use crate::simd::Simd;
+use minfer_gguf::GgmlType;
+
+pub(crate) struct Q5_0;
+
+const H: usize = 512;
+const D: usize = 640;
+
+impl Panel for Q5_0 {
+    const TYPE: GgmlType = GgmlType::Q5_0;
+    const BLOCKS: usize = 2;
+    const GROUP_BYTES: usize = 704;
+
+    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
+        copy_half(group, D + 32 * slot + 2 * row, block, 0);
+        copy_unit(group, H + 64 * slot + 4 * row, block, 2);
+        for i in 0..4 {
+            copy_unit(group, 256 * slot + 64 * i + 4 * row, block, 6 + 4 * i);
+        }
+    }
+
+    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
+        copy_half(block, 0, group, D + 32 * slot + 2 * row);
+        copy_unit(block, 2, group, H + 64 * slot + 4 * row);
+        for i in 0..4 {
+            copy_unit(block, 6 + 4 * i, group, 256 * slot + 64 * i + 4 * row);
+        }
+    }
+}
+
+// SAFETY (all functions): offsets lie inside the group that the caller vouches for.
+impl Block32 for Q5_0 {
+    const MAX: u32 = 31;
+    const ZERO: i32 = 16;
+
+    #[inline(always)]
+    unsafe fn unit<S: Simd>(group: *const u8, slot: usize, u: usize) -> S::B {
+        // SAFETY: see the impl.
+        unsafe {
+            let high = S::spread_bits(S::load_bytes(group.add(H + 64 * slot)), u, 0x10);
+            S::or(nibbles::<S>(group.add(256 * slot), u), high)
+        }
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(group: *const u8, slot: usize) -> S::F {
+        // SAFETY: see the impl.
+        unsafe { S::load_f16(group.add(D + 32 * slot)) }
+    }
+}

@@ -1,0 +1,8 @@
+//! Tile kernels: written once, generic over the ISA ([`crate::simd::Simd`]) and, for products, over the weight format.
+//!
+//! The order of every float operation is fixed here and is the `exact` profile: it depends on K, on the head size and
+//! on absolute positions, never on how many tokens or threads take part.
+
+pub(crate) mod attention;
+pub(crate) mod matmul;
+pub(crate) mod vector;

@@ -1,0 +1,253 @@
+//! Matrix products: a panel of sixteen weight rows times a tile of tokens.
+//!
+//! Cost model: a unit of weights (four K values of sixteen rows) is unpacked once and used by every token of the tile;
+//! a panel (10–100 KB) stays in L1/L2 while all tokens pass over it.
+
+use crate::format::{Block32, Float, Super256};
+use crate::simd::{LANES, Simd};
+
+/// Values of K after which the float formats close a partial sum.
+pub(crate) const FLOAT_SEGMENT: usize = 256;
+
+/// Activations of some tokens, as the kernels read them. Token `t` of a field starts at `t · stride` of that field.
+#[derive(Clone, Copy)]
+pub(crate) struct Acts {
+    /// Quantized values, `[tokens][k]`.
+    pub(crate) q: *const i8,
+    /// Scale per 32 (or 256) values.
+    pub(crate) d: *const f32,
+    /// Scale · sum of the quantized values, per 32.
+    pub(crate) ds: *const f32,
+    /// Sum of the quantized values, per 32 (or 16).
+    pub(crate) sum: *const i32,
+    /// The values themselves, `[tokens][x_stride]`.
+    pub(crate) x: *const f32,
+    /// Elements between tokens of `x`.
+    pub(crate) x_stride: usize,
+}
+
+/// A product: `out[t][16·p + r] = Σ_k w[p][r][k] · a[t][k]` for `panels` panels and `tokens` tokens.
+pub(crate) struct MatMul {
+    /// First panel.
+    pub(crate) panels: *const u8,
+    /// Number of panels.
+    pub(crate) count: usize,
+    /// Bytes of a panel.
+    pub(crate) panel_bytes: usize,
+    /// Width of the input.
+    pub(crate) k: usize,
+    /// Input.
+    pub(crate) acts: Acts,
+    /// Number of tokens.
+    pub(crate) tokens: usize,
+    /// Output of the first panel and token.
+    pub(crate) out: *mut f32,
+    /// Elements between tokens of `out`.
+    pub(crate) out_stride: usize,
+}
+
+/// The kernel of one format on one ISA.
+///
+/// # Safety
+/// The pointers of the job are valid for what it describes, its output is written by nobody else, and the CPU has the
+/// kernel's features.
+pub(crate) type MatMulFn = unsafe fn(&MatMul);
+
+/// Calls `$tile::<S, F, T>(panel, job, first token)` for all panels and tokens, in the widest tiles of at most `$max`.
+macro_rules! for_tiles {
+    ($tile:ident, $s:ty, $f:ty, $job:expr, $max:expr) => {
+        for p in 0..$job.count {
+            let panel = $job.panels.add(p * $job.panel_bytes);
+            let mut t = 0;
+            for_tiles!(@ $tile, $s, $f, $job, $max, panel, p, t, 6, 4, 3, 2, 1);
+        }
+    };
+    (@ $tile:ident, $s:ty, $f:ty, $job:expr, $max:expr, $panel:ident, $p:ident, $t:ident, $($n:literal),+) => {
+        $(
+            if $n <= $max {
+                while $t + $n <= $job.tokens {
+                    $tile::<$s, $f, $n>($panel, $job, $t, $job.out.add($t * $job.out_stride + $p * LANES));
+                    $t += $n;
+                }
+            }
+        )+
+    };
+}
+
+/// [`MatMulFn`] of the formats with 32-value blocks.
+///
+/// # Safety
+/// See [`MatMulFn`].
+#[inline(always)]
+pub(crate) unsafe fn block32<S: Simd, F: Block32>(job: &MatMul) {
+    // SAFETY: passed on.
+    unsafe { for_tiles!(tile32, S, F, job, S::TILE) }
+}
+
+/// Per block: the integer sum of 32 products, then `acc ← fma(sum, dw·da, acc)` and `acc ← fma(m, da·Σa, acc)`.
+#[inline(always)]
+unsafe fn tile32<S: Simd, F: Block32, const T: usize>(panel: *const u8, job: &MatMul, first: usize, out: *mut f32) {
+    let blocks = job.k / 32;
+    let step = 1usize << S::units_per_dot(F::MAX).min(8).ilog2();
+    let surplus = F::ZERO + if F::SIGNED { S::SIGNED_SURPLUS } else { 0 };
+    // SAFETY: the job's pointers cover `blocks` blocks of T tokens; the caller vouches for the ISA.
+    unsafe {
+        let q: [*const i8; T] = std::array::from_fn(|t| job.acts.q.add((first + t) * job.k));
+        let mut acc = [S::splat(0.0); T];
+        for b in 0..blocks {
+            let (group, slot) = (panel.add(b / F::BLOCKS * F::GROUP_BYTES), b % F::BLOCKS);
+            let mut sums = [S::splat_i(0); T];
+            let mut u = 0;
+            while u < 8 {
+                let mut dots = [S::dot_zero(); T];
+                for v in u..u + step {
+                    let w = F::unit::<S>(group, slot, v);
+                    for t in 0..T {
+                        let a = q[t].add(32 * b + 4 * v).cast::<i32>().read_unaligned();
+                        dots[t] = if F::SIGNED { S::dot_signed(dots[t], w, a) } else { S::dot_unsigned(dots[t], w, a) };
+                    }
+                }
+                for t in 0..T {
+                    sums[t] = if step == 8 { S::finish(dots[t]) } else { S::add_i(sums[t], S::finish(dots[t])) };
+                }
+                u += step;
+            }
+            let d = F::scale::<S>(group, slot);
+            let m = F::min::<S>(group, slot);
+            for t in 0..T {
+                let at = (first + t) * blocks + b;
+                let mut sum = sums[t];
+                if surplus != 0 {
+                    sum = S::sub_i(sum, S::splat_i(surplus * *job.acts.sum.add(at)));
+                }
+                let scale = S::mul(d, S::splat(*job.acts.d.add(at)));
+                acc[t] = S::fma(S::to_f(sum), scale, acc[t]);
+                if F::HAS_MIN {
+                    acc[t] = S::fma(m, S::splat(*job.acts.ds.add(at)), acc[t]);
+                }
+            }
+        }
+        for t in 0..T {
+            S::store(out.add(t * job.out_stride), acc[t]);
+        }
+    }
+}
+
+/// [`MatMulFn`] of the K-quants.
+///
+/// # Safety
+/// See [`MatMulFn`].
+#[inline(always)]
+pub(crate) unsafe fn super256<S: Simd, F: Super256>(job: &MatMul) {
+    // SAFETY: passed on.
+    unsafe { for_tiles!(tile256, S, F, job, S::TILE) }
+}
+
+/// Per super-block: `s = Σ sc·Σ(q−ZERO)·a` and `m = Σ min·Σa` in integers, then `acc ← fma(s, d·da, acc)` and
+/// `acc ← acc − m·(dmin·da)`.
+#[inline(always)]
+unsafe fn tile256<S: Simd, F: Super256, const T: usize>(panel: *const u8, job: &MatMul, first: usize, out: *mut f32) {
+    let groups = job.k / 256;
+    let units = F::SCALED / 4;
+    let step = 1usize << S::units_per_dot(F::MAX).min(units).ilog2();
+    // SAFETY: the job's pointers cover `groups` super-blocks of T tokens; the caller vouches for the ISA.
+    unsafe {
+        let q: [*const i8; T] = std::array::from_fn(|t| job.acts.q.add((first + t) * job.k));
+        let sums16: [*const i32; T] = std::array::from_fn(|t| job.acts.sum.add((first + t) * job.k / 16));
+        let mut acc = [S::splat(0.0); T];
+        for g in 0..groups {
+            let group = panel.add(g * F::GROUP_BYTES);
+            let (mut s, mut m) = ([S::splat_i(0); T], [S::splat_i(0); T]);
+            for j in 0..256 / F::SCALED {
+                let mut sums = [S::splat_i(0); T];
+                let mut u = 0;
+                while u < units {
+                    let mut dots = [S::dot_zero(); T];
+                    for v in u..u + step {
+                        let w = F::unit::<S>(group, j * units + v);
+                        for t in 0..T {
+                            let a = q[t].add(256 * g + 4 * (j * units + v)).cast::<i32>().read_unaligned();
+                            dots[t] = S::dot_unsigned(dots[t], w, a);
+                        }
+                    }
+                    for t in 0..T {
+                        sums[t] = if step == units { S::finish(dots[t]) } else { S::add_i(sums[t], S::finish(dots[t])) };
+                    }
+                    u += step;
+                }
+                let scale = F::scale::<S>(group, j);
+                let min = F::min::<S>(group, j);
+                for t in 0..T {
+                    let at = sums16[t].add(16 * g + j * F::SCALED / 16);
+                    let total = if F::SCALED == 32 { *at + *at.add(1) } else { *at };
+                    if F::ZERO != 0 {
+                        sums[t] = S::sub_i(sums[t], S::splat_i(F::ZERO * total));
+                    }
+                    s[t] = S::add_i(s[t], S::mul_i(sums[t], scale));
+                    if F::HAS_MIN {
+                        m[t] = S::add_i(m[t], S::mul_i(min, S::splat_i(total)));
+                    }
+                }
+            }
+            let (d, dmin) = (F::d::<S>(group), F::dmin::<S>(group));
+            for t in 0..T {
+                let da = S::splat(*job.acts.d.add((first + t) * groups + g));
+                acc[t] = S::fma(S::to_f(s[t]), S::mul(d, da), acc[t]);
+                if F::HAS_MIN {
+                    acc[t] = S::fnma(S::to_f(m[t]), S::mul(dmin, da), acc[t]);
+                }
+            }
+        }
+        for t in 0..T {
+            S::store(out.add(t * job.out_stride), acc[t]);
+        }
+    }
+}
+
+/// [`MatMulFn`] of the float formats.
+///
+/// # Safety
+/// See [`MatMulFn`].
+#[inline(always)]
+pub(crate) unsafe fn float<S: Simd, F: Float>(job: &MatMul) {
+    // SAFETY: passed on.
+    unsafe { for_tiles!(tile_float, S, F, job, S::TILE.min(4)) }
+}
+
+/// Per segment of [`FLOAT_SEGMENT`] values: four chains over `k mod 4`, added as `(c0 + c1) + (c2 + c3)`, then to `acc`.
+#[inline(always)]
+unsafe fn tile_float<S: Simd, F: Float, const T: usize>(panel: *const u8, job: &MatMul, first: usize, out: *mut f32) {
+    // SAFETY: the job's pointers cover K values of T tokens; the caller vouches for the ISA.
+    unsafe {
+        let x: [*const f32; T] = std::array::from_fn(|t| job.acts.x.add((first + t) * job.acts.x_stride));
+        let mut acc = [S::splat(0.0); T];
+        let mut k = 0;
+        while k < job.k {
+            let end = (k + FLOAT_SEGMENT).min(job.k);
+            let mut chains = [[S::splat(0.0); 4]; T];
+            while k + 4 <= end {
+                for c in 0..4 {
+                    let w = F::value::<S>(panel.add((k + c) * F::GROUP_BYTES));
+                    for t in 0..T {
+                        chains[t][c] = S::fma(w, S::splat(*x[t].add(k + c)), chains[t][c]);
+                    }
+                }
+                k += 4;
+            }
+            for c in 0..end - k {
+                let w = F::value::<S>(panel.add((k + c) * F::GROUP_BYTES));
+                for t in 0..T {
+                    chains[t][c] = S::fma(w, S::splat(*x[t].add(k + c)), chains[t][c]);
+                }
+            }
+            k = end;
+            for t in 0..T {
+                let [c0, c1, c2, c3] = chains[t];
+                acc[t] = S::add(acc[t], S::add(S::add(c0, c1), S::add(c2, c3)));
+            }
+        }
+        for t in 0..T {
+            S::store(out.add(t * job.out_stride), acc[t]);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Row-wise work: norms, activation quantization, activation functions.
+//!
+//! Rows are padded with zeros to a multiple of sixteen by their owners, so no kernel has a tail.
+
+use crate::simd::{LANES, Simd};
+
+/// What a norm computes before its scale; `eps` included.
+#[derive(Clone, Copy)]
+pub(crate) enum NormOp {
+    Rms(f32),
+    Layer(f32),
+}
+
+/// `out = norm(x) · weight [+ bias]` over `len` values; `x`, `weight`, `bias`, `out` are readable (writable) up to the next multiple of
+/// sixteen, with zeros there in `x` and `weight`.
+pub(crate) struct NormJob {
+    pub(crate) op: NormOp,
+    pub(crate) x: *const f32,
+    pub(crate) weight: *const f32,
+    /// Null for none.
+    pub(crate) bias: *const f32,
+    pub(crate) out: *mut f32,
+    pub(crate) len: usize,
+}
+
+/// # Safety
+/// The job's pointers are valid as it says; the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn norm<S: Simd>(job: &NormJob) {
+    // SAFETY: passed on.
+    unsafe {
+        let (mean, eps) = match job.op {
+            NormOp::Rms(eps) => (0.0, eps),
+            NormOp::Layer(eps) => {
+                let mut sum = S::splat(0.0);
+                for i in (0..job.len).step_by(LANES) {
+                    sum = S::add(sum, S::load(job.x.add(i)));
+                }
+                (S::sum(sum) / job.len as f32, eps)
+            }
+        };
+        let mut squares = S::splat(0.0);
+        for i in (0..job.len).step_by(LANES) {
+            let centred = S::sub(S::load(job.x.add(i)), S::splat(mean));
+            squares = S::fma(centred, centred, squares);
+        }
+        let mut total = S::sum(squares);
+        // The padding lanes held (0 − mean)².
+        total -= (job.len.next_multiple_of(LANES) - job.len) as f32 * mean * mean;
+        let factor = S::splat(1.0 / (total / job.len as f32 + eps).sqrt());
+        for i in (0..job.len).step_by(LANES) {
+            let centred = S::sub(S::load(job.x.add(i)), S::splat(mean));
+            let scaled = S::mul(S::mul(centred, factor), S::load(job.weight.add(i)));
+            let shifted = if job.bias.is_null() { scaled } else { S::add(scaled, S::load(job.bias.add(i))) };
+            S::store(job.out.add(i), shifted);
+        }
+    }
+}
+
+/// Where the quantized form of one row goes; see [`crate::kernel::matmul::Acts`].
+pub(crate) struct QuantizeJob {
+    pub(crate) x: *const f32,
+    pub(crate) k: usize,
+    pub(crate) q: *mut i8,
+    pub(crate) d: *mut f32,
+    pub(crate) ds: *mut f32,
+    pub(crate) sum: *mut i32,
+}
+
+/// Scale and its inverse for values of at most `amax`. Below 1e-35 the inverse would overflow: such a block is zero.
+/// A NaN or infinity makes the scale NaN or infinite, which reaches the logits and is refused there.
+#[inline(always)]
+fn scale(amax: f32) -> (f32, f32) {
+    if amax < 1e-35 { (0.0, 0.0) } else { (amax / 127.0, 127.0 / amax) }
+}
+
+/// Per 32 values: `d = amax/127`, `q = round(x·127/amax)` with ties to even, the sum of q, and d times that sum.
+///
+/// # Safety
+/// `x` is valid for `k` values (a multiple of 32), the outputs for theirs; the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn quantize32<S: Simd>(job: &QuantizeJob) {
+    // SAFETY: passed on.
+    unsafe {
+        for b in 0..job.k / 32 {
+            let (x, q) = (job.x.add(32 * b), job.q.add(32 * b));
+            let (low, high) = (S::load(x), S::load(x.add(LANES)));
+            let (d, inverse) = scale(S::largest(S::max_abs(low, high)));
+            S::store_i8(q, S::mul(low, S::splat(inverse)));
+            S::store_i8(q.add(LANES), S::mul(high, S::splat(inverse)));
+            let sum = (0..32).map(|i| i32::from(*q.add(i))).sum::<i32>();
+            *job.d.add(b) = d;
+            *job.sum.add(b) = sum;
+            *job.ds.add(b) = d * sum as f32;
+        }
+    }
+}
+
+/// Per 256 values the same, with sums per 16.
+///
+/// # Safety
+/// `x` is valid for `k` values (a multiple of 256), the outputs for theirs; the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn quantize256<S: Simd>(job: &QuantizeJob) {
+    // SAFETY: passed on.
+    unsafe {
+        for g in 0..job.k / 256 {
+            let (x, q) = (job.x.add(256 * g), job.q.add(256 * g));
+            let mut amax = S::splat(0.0);
+            for i in (0..256).step_by(LANES) {
+                amax = S::max_abs(amax, S::load(x.add(i)));
+            }
+            let (d, inverse) = scale(S::largest(amax));
+            for i in (0..256).step_by(LANES) {
+                S::store_i8(q.add(i), S::mul(S::load(x.add(i)), S::splat(inverse)));
+                *job.sum.add(16 * g + i / LANES) = (i..i + LANES).map(|j| i32::from(*q.add(j))).sum();
+            }
+            *job.d.add(g) = d;
+        }
+    }
+}
+
+/// Activation functions.
+#[derive(Clone, Copy)]
+pub(crate) enum Act {
+    Silu,
+    GeluTanh,
+}
+
+/// `tanh(x) = 1 − 2/(e^{2x} + 1)`.
+///
+/// # Safety
+/// The CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn tanh<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: passed on.
+    unsafe {
+        let e = S::exp(S::add(x, x));
+        S::sub(S::splat(1.0), S::div(S::splat(2.0), S::add(e, S::splat(1.0))))
+    }
+}
+
+/// # Safety
+/// The CPU has the features of `S`.
+#[inline(always)]
+unsafe fn activate<S: Simd>(act: Act, x: S::F) -> S::F {
+    // SAFETY: passed on.
+    unsafe {
+        match act {
+            Act::Silu => S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), x)))),
+            Act::GeluTanh => {
+                let cubic = S::mul(S::mul(x, x), S::mul(x, S::splat(0.044_715)));
+                let inner = S::mul(S::splat(0.797_884_6), S::add(x, cubic));
+                S::mul(S::mul(S::splat(0.5), x), S::add(S::splat(1.0), tanh::<S>(inner)))
+            }
+        }
+    }
+}
+
+/// `gate ← act(gate) · up` over `len` values rounded up to sixteen; `up` null leaves `act(gate)`.
+///
+/// # Safety
+/// The pointers are valid for that; the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn gated<S: Simd>(act: Act, gate: *mut f32, up: *const f32, len: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        for i in (0..len).step_by(LANES) {
+            let a = activate::<S>(act, S::load(gate.add(i)));
+            S::store(gate.add(i), if up.is_null() { a } else { S::mul(a, S::load(up.add(i))) });
+        }
+    }
+}
+
+/// `x ← cap · tanh(x / cap)` over `len` values rounded up to sixteen.
+///
+/// # Safety
+/// `x` is valid for that; the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn soft_cap<S: Simd>(cap: f32, x: *mut f32, len: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        for i in (0..len).step_by(LANES) {
+            let t = tanh::<S>(S::div(S::load(x.add(i)), S::splat(cap)));
+            S::store(x.add(i), S::mul(S::splat(cap), t));
+        }
+    }
+}
+
+/// `out = f16(x)`, nearest even, over `len` values, a multiple of sixteen.
+///
+/// # Safety
+/// The pointers are valid for that; the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn to_f16<S: Simd>(x: *const f32, out: *mut u16, len: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        for i in (0..len).step_by(LANES) {
+            S::store_f16(out.add(i), S::load(x.add(i)));
+        }
+    }
+}

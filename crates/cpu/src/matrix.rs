@@ -1,0 +1,302 @@
+//! A weight matrix on the CPU: packed into panels, or left in the file and packed panel by panel when used.
+
+use crate::arch::Kernels;
+use crate::format::{Panel, with_formats};
+use crate::kernel::matmul::{Acts, MatMul, MatMulFn};
+use crate::mem::Buffer;
+use crate::pool::{Pool, Worker};
+use crate::simd::LANES;
+use minfer_gguf::{GgmlType, SharedBytes, quant};
+use minfer_ops::{DeviceError, Weight};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The form in which a matrix wants its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ActKind {
+    /// int8 per 32 values.
+    Q8x32,
+    /// int8 per 256 values.
+    Q8x256,
+    /// The floats themselves.
+    F32,
+}
+
+/// A packed format, as data.
+pub(crate) struct Format {
+    pub(crate) ty: GgmlType,
+    pub(crate) acts: ActKind,
+    blocks: usize,
+    group_bytes: usize,
+    pack: fn(&[u8], usize, usize, &mut [u8]),
+    unpack: fn(&[u8], usize, usize, &mut [u8]),
+}
+
+const fn describe<P: Panel>(acts: ActKind) -> Format {
+    Format { ty: P::TYPE, acts, blocks: P::BLOCKS, group_bytes: P::GROUP_BYTES, pack: P::pack, unpack: P::unpack }
+}
+
+macro_rules! format_table {
+    (block32: [$($b:ty),*] super256: [$($s:ty),*] float: [$($f:ty),*]) => {
+        &[
+            $(describe::<$b>(ActKind::Q8x32),)*
+            $(describe::<$s>(ActKind::Q8x256),)*
+            $(describe::<$f>(ActKind::F32),)*
+        ]
+    };
+}
+
+/// Every packed format, in the order of [`Kernels::matmul`].
+pub(crate) static FORMATS: &[Format] = with_formats!(format_table);
+
+/// Index in [`FORMATS`] of the format whose kernel multiplies dequantized panels.
+fn f32_format() -> usize {
+    FORMATS.iter().position(|f| f.ty == GgmlType::F32).unwrap_or(0)
+}
+
+impl Format {
+    /// Bytes of a panel of `cols` columns.
+    fn panel_bytes(&self, cols: usize) -> usize {
+        (cols / self.ty.block_len()).div_ceil(self.blocks) * self.group_bytes
+    }
+
+    /// Packs up to sixteen rows into a zeroed panel.
+    fn pack_panel(&self, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
+        for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
+            for (b, block) in bytes.chunks_exact(self.ty.block_bytes()).enumerate() {
+                let group = b / self.blocks * self.group_bytes;
+                (self.pack)(block, row, b % self.blocks, &mut panel[group..group + self.group_bytes]);
+            }
+        }
+    }
+
+    /// The file's bytes of one row of a panel.
+    pub(crate) fn unpack_row(&self, panel: &[u8], row: usize, out: &mut [u8]) {
+        for (b, block) in out.chunks_exact_mut(self.ty.block_bytes()).enumerate() {
+            let group = b / self.blocks * self.group_bytes;
+            (self.unpack)(&panel[group..group + self.group_bytes], row, b % self.blocks, block);
+        }
+    }
+}
+
+/// Where the weights are.
+enum Data {
+    /// Panels of [`FORMATS`]`[format]`.
+    Packed { panels: Buffer<u8>, format: usize },
+    /// The file's rows; panels of the format are made on the fly (`None`: dequantized to f32).
+    Rows { bytes: SharedBytes, format: Option<usize> },
+}
+
+/// A loaded matrix of `rows` × `cols`.
+pub(crate) struct Matrix {
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    ty: GgmlType,
+    row_bytes: usize,
+    data: Data,
+    kernel: MatMulFn,
+}
+
+/// A worker's room for one panel made on the fly, and for one row.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    panel: Vec<u8>,
+    row: Vec<f32>,
+}
+
+impl Matrix {
+    /// Loads a matrix, packed into panels if `pack` and the type has a format.
+    ///
+    /// # Errors
+    /// No memory, or a type that has no float meaning.
+    pub(crate) fn load(weight: Weight, kernels: &Kernels, pack: bool, pool: &mut Pool) -> Result<Matrix, DeviceError> {
+        let format = FORMATS.iter().position(|f| f.ty == weight.ty);
+        let unsupported = |what: String| DeviceError::Unsupported { tensor: weight.name.to_string(), what };
+        let row_bytes = weight.ty.bytes_of(weight.cols).unwrap_or(0);
+        if weight.rows == 0 || weight.cols == 0 || row_bytes == 0 || weight.data.len() != weight.rows * row_bytes {
+            let (rows, cols) = (weight.rows, weight.cols);
+            return Err(unsupported(format!("{rows} × {cols} values of {} in {} bytes", weight.ty, weight.data.len())));
+        }
+        if format.is_none() {
+            // Refuses types without a float meaning before anything is computed with them.
+            let block = &weight.data[..weight.ty.block_bytes()];
+            quant::dequantize(weight.ty, block, &mut vec![0.0; weight.ty.block_len()])
+                .map_err(|error| unsupported(error.to_string()))?;
+        }
+        let kernel = kernels.matmul[format.unwrap_or_else(f32_format)];
+        let (rows, cols, ty) = (weight.rows, weight.cols, weight.ty);
+        let data = match format {
+            Some(format) if pack => Data::Packed { panels: pack_all(&weight, row_bytes, &FORMATS[format], pool)?, format },
+            _ => Data::Rows { bytes: weight.data, format },
+        };
+        Ok(Matrix { rows, cols, ty, row_bytes, data, kernel })
+    }
+
+    /// The form of input that the kernel reads.
+    pub(crate) fn acts(&self) -> ActKind {
+        match self.format() {
+            Some(format) => FORMATS[format].acts,
+            None => ActKind::F32,
+        }
+    }
+
+    fn format(&self) -> Option<usize> {
+        match self.data {
+            Data::Packed { format, .. } => Some(format),
+            Data::Rows { format, .. } => format,
+        }
+    }
+
+    /// Number of panels.
+    pub(crate) fn panels(&self) -> usize {
+        self.rows.div_ceil(LANES)
+    }
+
+    /// `out[t][16·p + r] = W · a[t]` for the panels in `range`; rows beyond the matrix are written as zeros.
+    ///
+    /// # Safety
+    /// `acts` holds `tokens` inputs of `cols` values in the form of [`Matrix::acts`], and `out` has `tokens` rows of
+    /// `stride ≥ 16 · panels` floats of which columns `16 · range` belong to the caller.
+    pub(crate) unsafe fn multiply(&self, range: Range<usize>, acts: Acts, tokens: usize, out: Out, scratch: &mut Scratch) {
+        let job = |panels: *const u8, count: usize, panel_bytes: usize, first: usize| MatMul {
+            panels,
+            count,
+            panel_bytes,
+            k: self.cols,
+            acts,
+            tokens,
+            // SAFETY: column 16 · first is inside the row.
+            out: unsafe { out.ptr.add(first * LANES) },
+            out_stride: out.stride,
+        };
+        match &self.data {
+            Data::Packed { panels, format } => {
+                let bytes = FORMATS[*format].panel_bytes(self.cols);
+                let start = &panels.as_slice()[range.start * bytes..range.end * bytes];
+                // SAFETY: the panels are there; the rest is the caller's promise. The kernel is of the device's ISA.
+                unsafe { (self.kernel)(&job(start.as_ptr(), range.len(), bytes, range.start)) };
+            }
+            Data::Rows { bytes, format } => {
+                for p in range {
+                    let rows = p * LANES..((p + 1) * LANES).min(self.rows);
+                    let rows = &bytes[rows.start * self.row_bytes..rows.end * self.row_bytes];
+                    match format {
+                        Some(format) => {
+                            let format = &FORMATS[*format];
+                            scratch.panel.clear();
+                            scratch.panel.resize(format.panel_bytes(self.cols), 0);
+                            format.pack_panel(rows, self.row_bytes, &mut scratch.panel);
+                        }
+                        None => self.dequantize_panel(rows, scratch),
+                    }
+                    // SAFETY: as above, with one panel.
+                    unsafe { (self.kernel)(&job(scratch.panel.as_ptr(), 1, 0, p)) };
+                }
+            }
+        }
+    }
+
+    /// A panel of floats, `[cols][16]`, in the scratch.
+    fn dequantize_panel(&self, rows: &[u8], scratch: &mut Scratch) {
+        let Scratch { panel, row } = scratch;
+        panel.clear();
+        panel.resize(4 * LANES * self.cols, 0);
+        row.resize(self.cols, 0.0);
+        for (r, bytes) in rows.chunks_exact(self.row_bytes).enumerate() {
+            self.dequantize(bytes, row);
+            for (k, value) in row.iter().enumerate() {
+                panel[4 * (LANES * k + r)..][..4].copy_from_slice(&value.to_ne_bytes());
+            }
+        }
+    }
+
+    fn dequantize(&self, bytes: &[u8], out: &mut [f32]) {
+        // Sizes and type were checked at load.
+        let result = quant::dequantize(self.ty, bytes, out);
+        debug_assert!(result.is_ok(), "{result:?}");
+    }
+
+    /// Row `row`, dequantized, into the first `cols` values of `out`.
+    pub(crate) fn row(&self, row: usize, out: &mut [f32], scratch: &mut Scratch) {
+        let out = &mut out[..self.cols];
+        match &self.data {
+            Data::Packed { panels, format } => {
+                let format = &FORMATS[*format];
+                let bytes = format.panel_bytes(self.cols);
+                let panel = &panels.as_slice()[row / LANES * bytes..][..bytes];
+                scratch.panel.resize(self.row_bytes, 0);
+                format.unpack_row(panel, row % LANES, &mut scratch.panel[..self.row_bytes]);
+                self.dequantize(&scratch.panel[..self.row_bytes], out);
+            }
+            Data::Rows { bytes, .. } => self.dequantize(&bytes[row * self.row_bytes..][..self.row_bytes], out),
+        }
+    }
+}
+
+/// Where a product goes: the first row, and the floats between rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Out {
+    pub(crate) ptr: *mut f32,
+    pub(crate) stride: usize,
+}
+
+/// Packs all rows, panels shared among the workers (each page is first touched by one that packs into it).
+fn pack_all(weight: &Weight, row_bytes: usize, format: &Format, pool: &mut Pool) -> Result<Buffer<u8>, DeviceError> {
+    let count = weight.rows.div_ceil(LANES);
+    let bytes = format.panel_bytes(weight.cols);
+    let buffer = Buffer::<u8>::zeroed(count * bytes, "packed weights")?;
+    let data: &[u8] = &weight.data;
+    let target = Arc::new(Shared(buffer.ptr()));
+    pool.run(|w: &Worker<'_>| {
+        for range in w.chunks(0, count, w.grain(count)) {
+            for p in range {
+                let rows = p * LANES..((p + 1) * LANES).min(weight.rows);
+                // SAFETY: panel `p` lies inside the buffer and is this worker's alone.
+                let panel = unsafe { std::slice::from_raw_parts_mut(target.0.add(p * bytes), bytes) };
+                format.pack_panel(&data[rows.start * row_bytes..rows.end * row_bytes], row_bytes, panel);
+            }
+        }
+    });
+    Ok(buffer)
+}
+
+/// A pointer that workers share.
+struct Shared(*mut u8);
+// SAFETY: its users write disjoint panels.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// A kernel that exists: an op for a weight type on an ISA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelRow {
+    /// The stage op's inner operation.
+    pub op: &'static str,
+    /// Weight type.
+    pub ty: GgmlType,
+    /// Level it is built for.
+    pub isa: crate::Isa,
+    /// Form of the activations.
+    pub activations: &'static str,
+}
+
+impl KernelRow {
+    /// The kernel's id, as it stands in traces and benchmark rows.
+    pub fn id(&self) -> String {
+        format!("{}_{}_{}", self.op, self.ty.name().to_lowercase(), self.isa)
+    }
+}
+
+/// Every kernel of a level: tuned types by their format, all others dequantized.
+pub fn kernels(isa: crate::Isa) -> impl Iterator<Item = KernelRow> {
+    let floats = |ty: &&GgmlType| quant::dequantize(**ty, &vec![0; ty.block_bytes()], &mut vec![0.0; ty.block_len()]).is_ok();
+    GgmlType::ALL.iter().filter(floats).map(move |&ty| {
+        let (op, activations) = match FORMATS.iter().find(|f| f.ty == ty).map(|f| f.acts) {
+            Some(ActKind::Q8x32) => ("matmul", "int8/32"),
+            Some(ActKind::Q8x256) => ("matmul", "int8/256"),
+            Some(ActKind::F32) => ("matmul", "f32"),
+            None => ("matmul_dequant", "f32"),
+        };
+        KernelRow { op, ty, isa, activations }
+    })
+}

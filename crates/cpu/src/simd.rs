@@ -1,0 +1,137 @@
+//! The vector vocabulary of the tile kernels.
+//!
+//! A kernel is written once, generic over [`Simd`]; each instruction set supplies this trait in one file under
+//! `arch/`. A vector has sixteen lanes on every ISA (one weight row per lane, or one key, or one channel), so that the
+//! order of every float operation, and with it every bit of the result, is the same everywhere.
+//!
+//! All functions are `#[inline(always)]` and become the ISA's instructions inside the `#[target_feature]` entry points
+//! of `arch/<isa>.rs`, the only places from which they are called.
+
+use crate::detect::Isa;
+
+/// Lanes of a vector: weight rows of a panel.
+pub(crate) const LANES: usize = 16;
+
+/// Sixteen-lane vectors of one instruction set.
+///
+/// # Safety
+/// Every function requires that the CPU has the ISA's features, and that pointers are valid for the bytes that the
+/// name implies (unaligned is fine).
+pub(crate) trait Simd: Copy {
+    /// Sixteen `f32`.
+    type F: Copy;
+    /// Sixteen `i32`.
+    type I: Copy;
+    /// Sixty-four bytes: four consecutive K values of each of sixteen rows.
+    type B: Copy;
+    /// Sums of products of bytes, before they are widened to `i32`.
+    type Dot: Copy;
+
+    /// The level that these vectors need.
+    const ISA: Isa;
+    /// Token columns of a GEMM tile that fit the register file.
+    const TILE: usize;
+    /// Rows of an attention tile that fit the register file.
+    const ATTN_ROWS: usize;
+
+    /// What [`Simd::dot_signed`] adds to each weight.
+    const SIGNED_SURPLUS: i32;
+
+    /// Units (of four K values) that a [`Simd::Dot`] can take before it must be finished, for weights `0..=max`.
+    fn units_per_dot(max: u32) -> usize;
+
+    unsafe fn splat(x: f32) -> Self::F;
+    unsafe fn load(p: *const f32) -> Self::F;
+    unsafe fn store(p: *mut f32, x: Self::F);
+    unsafe fn load_f16(p: *const u8) -> Self::F;
+    unsafe fn load_bf16(p: *const u8) -> Self::F;
+    /// Rounds to nearest even.
+    unsafe fn store_f16(p: *mut u16, x: Self::F);
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// The larger; `b` where either is NaN.
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// The smaller; `b` where either is NaN.
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// `max(|a|, |b|)`, NaN where either is: magnitudes compared as integers, in which NaN is the largest.
+    unsafe fn max_abs(a: Self::F, b: Self::F) -> Self::F;
+    /// The largest lane of non-negative lanes, NaN if there is one.
+    unsafe fn largest(a: Self::F) -> f32;
+    /// `a · b + c`, rounded once.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `c − a · b`, rounded once.
+    unsafe fn fnma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `if a < b { 0 } else { x }`.
+    unsafe fn zero_below(a: Self::F, b: Self::F, x: Self::F) -> Self::F;
+    /// To the nearest integer, ties to even.
+    unsafe fn round(a: Self::F) -> Self::F;
+    /// `2^n` for integral `n` in −126…127.
+    unsafe fn exp2i(n: Self::F) -> Self::F;
+
+    unsafe fn splat_i(x: i32) -> Self::I;
+    unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn sub_i(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn mul_i(a: Self::I, b: Self::I) -> Self::I;
+    /// Sixteen bytes, zero-extended.
+    unsafe fn load_u8(p: *const u8) -> Self::I;
+    /// Sixteen bytes, sign-extended.
+    unsafe fn load_i8(p: *const u8) -> Self::I;
+    unsafe fn to_f(a: Self::I) -> Self::F;
+    /// To the nearest integers, ties to even, stored as `i8`; inputs lie in −127…127.
+    unsafe fn store_i8(p: *mut i8, x: Self::F);
+
+    unsafe fn load_bytes(p: *const u8) -> Self::B;
+    unsafe fn and(a: Self::B, mask: u8) -> Self::B;
+    unsafe fn or(a: Self::B, b: Self::B) -> Self::B;
+    /// Each byte shifted right by `n` < 8; its upper `n` bits are undefined, so mask them.
+    unsafe fn shr(a: Self::B, n: u32) -> Self::B;
+    /// Each byte shifted left by `n`, which must not push a set bit out.
+    unsafe fn shl(a: Self::B, n: u32) -> Self::B;
+    /// `value` in the bytes whose bit `bit` is set, 0 in the others.
+    unsafe fn select_bit(a: Self::B, bit: u32, value: u8) -> Self::B;
+    /// One 32-bit word per lane; byte `j` of the lane becomes `value` if bit `4 · unit + j` of the word is set, else 0.
+    unsafe fn spread_bits(words: Self::B, unit: usize, value: u8) -> Self::B;
+
+    unsafe fn dot_zero() -> Self::Dot;
+    /// Adds the products of unsigned weights (at most 127) with the four `i8` in `a`.
+    unsafe fn dot_unsigned(acc: Self::Dot, w: Self::B, a: i32) -> Self::Dot;
+    /// Adds the products of `w + SIGNED_SURPLUS`, for signed weights `w`, with the four `i8` in `a`.
+    unsafe fn dot_signed(acc: Self::Dot, w: Self::B, a: i32) -> Self::Dot;
+    unsafe fn finish(acc: Self::Dot) -> Self::I;
+
+    /// Sum of the lanes by the fixed tree: lane `i` with `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
+    #[inline(always)]
+    unsafe fn sum(x: Self::F) -> f32 {
+        let mut v = [0f32; LANES];
+        // SAFETY: `v` holds sixteen floats; the caller vouches for the ISA.
+        unsafe { Self::store(v.as_mut_ptr(), x) };
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                v[i] += v[i + half];
+            }
+        }
+        v[0]
+    }
+
+    /// `e^x`: Cody–Waite reduction to |r| ≤ ln2/2 and a degree-6 polynomial, within 2 ulp; 0 below −87.3 (the range of
+    /// normal results), at most e^88.
+    #[inline(always)]
+    unsafe fn exp(x: Self::F) -> Self::F {
+        // SAFETY: lane-wise arithmetic; the caller vouches for the ISA.
+        unsafe {
+            let low = Self::splat(-87.3);
+            let c = Self::min(Self::splat(88.0), Self::max(low, x));
+            let n = Self::round(Self::mul(c, Self::splat(std::f32::consts::LOG2_E)));
+            // ln 2 in two parts, the first with trailing zeros, so that n · hi is exact.
+            let r = Self::fnma(n, Self::splat(0.693_359_4), c);
+            let r = Self::fnma(n, Self::splat(-2.121_944_4e-4), r);
+            let mut p = Self::splat(1.0 / 720.0);
+            for k in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+                p = Self::fma(p, r, Self::splat(k));
+            }
+            Self::zero_below(x, low, Self::mul(p, Self::exp2i(n)))
+        }
+    }
+}
