@@ -74,9 +74,14 @@ impl<'a> Cursor<'a> {
         cap: u64,
         what: impl FnOnce() -> String,
     ) -> Result<usize, Problem> {
-        let limit = (self.left() / min_bytes).min(cap);
+        let fitting = self.left() / min_bytes;
+        let (limit, why) = if fitting <= cap {
+            (fitting, "fit in the rest of the file, which is truncated or damaged")
+        } else {
+            (cap, "are supported")
+        };
         if count > limit {
-            return Err(Problem::Count { what: what(), found: count, limit });
+            return Err(Problem::Count { what: what(), found: count, limit, why });
         }
         // No more than the bytes of a slice, so it fits.
         Ok(count as usize)

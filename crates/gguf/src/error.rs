@@ -71,7 +71,7 @@ pub enum Problem {
         left: u64,
     },
     /// A count that no file of this size, or no sensible file, can hold.
-    #[error("{what}: found a count of {found}, but at most {limit} are possible here")]
+    #[error("{what}: found a count of {found}, but at most {limit} {why}")]
     Count {
         /// What is counted.
         what: String,
@@ -79,6 +79,8 @@ pub enum Problem {
         found: u64,
         /// The most that is accepted.
         limit: u64,
+        /// Where the limit comes from: the size of the file, or this reader.
+        why: &'static str,
     },
     /// A metadata value type that does not exist.
     #[error("key \"{key}\": unknown value type {found}; expected 0 to 12")]

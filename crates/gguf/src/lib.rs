@@ -9,6 +9,7 @@ mod shared;
 mod split;
 mod types;
 mod value;
+mod writer;
 
 pub use error::{Error, Problem};
 pub use file::TensorInfo;
@@ -18,3 +19,4 @@ pub use quant::{QuantError, dequantize, quantize, random_blocks};
 pub use shared::SharedBytes;
 pub use types::GgmlType;
 pub use value::{Array, Strings, Value, ValueType};
+pub use writer::{TensorSpec, Writer, to_bytes};

@@ -284,7 +284,8 @@ impl Metadata {
             }
             if key.len() as u64 > MAX_KEY_BYTES {
                 let what = format!("bytes of the name of key {index}");
-                return Err(Problem::Count { what, found: key.len() as u64, limit: MAX_KEY_BYTES });
+                let (found, why) = (key.len() as u64, "are allowed");
+                return Err(Problem::Count { what, found, limit: MAX_KEY_BYTES, why });
             }
             let key = text(key, what)?;
             let id = cursor.u32(|| format!("the value type of key \"{key}\""))?;

@@ -153,28 +153,28 @@ fn reference_quantizers_err_little() {
         (GgmlType::F16, 2.2e-4),
         (GgmlType::BF16, 1.8e-3),
         (GgmlType::F64, 0.0),
-        (GgmlType::Q4_0, 0.091),
+        (GgmlType::Q4_0, 0.0893),
         (GgmlType::Q4_1, 0.082),
-        (GgmlType::Q5_0, 0.046),
+        (GgmlType::Q5_0, 0.0445),
         (GgmlType::Q5_1, 0.040),
         (GgmlType::Q8_0, 0.0056),
         (GgmlType::Q8_1, 0.0056),
-        (GgmlType::Q2_K, 0.33),
-        (GgmlType::Q3_K, 0.17),
-        (GgmlType::Q4_K, 0.079),
-        (GgmlType::Q5_K, 0.039),
-        (GgmlType::Q6_K, 0.021),
-        (GgmlType::Q8_K, 0.0078),
+        (GgmlType::Q2_K, 0.282),
+        (GgmlType::Q3_K, 0.151),
+        (GgmlType::Q4_K, 0.075),
+        (GgmlType::Q5_K, 0.0373),
+        (GgmlType::Q6_K, 0.0175),
+        (GgmlType::Q8_K, 0.0072),
         (GgmlType::IQ4_NL, 0.083),
-        (GgmlType::MXFP4, 0.13),
-        (GgmlType::NVFP4, 0.11),
+        (GgmlType::MXFP4, 0.118),
+        (GgmlType::NVFP4, 0.1),
         (GgmlType::Q1_0, 0.63),
     ];
     let values = normal(64 * 256, 0.05);
     for (ty, gate) in gates {
         let error = round_trip_error(ty, &values);
         assert!(error <= gate, "{ty}: error {error}, gate {gate}");
-        assert!(error >= gate * 0.75, "{ty}: error {error} is far below the gate {gate}");
+        assert!(error >= gate * 0.9, "{ty}: error {error} is far below the gate {gate}");
     }
 }
 
