@@ -8,7 +8,7 @@ mod rules;
 use std::ops::Range;
 
 use regex_automata::meta::Regex;
-use regex_automata::{Input, PatternID};
+use regex_automata::{Anchored, Input, PatternID};
 
 use crate::Error;
 use rules::RULES;
@@ -99,7 +99,11 @@ fn split(stages: &[Splitter], text: &str, part: Range<usize>, emit: &mut dyn FnM
             }
         }
         Splitter::Words(regex) => {
-            while let Some(found) = regex.search(&Input::new(text_part).range(begin..)) {
+            let input = |begin| Input::new(text_part).range(begin..);
+            // Words follow each other almost always, and a search that may not skip is twice as fast.
+            while let Some(found) =
+                regex.search(&input(begin).anchored(Anchored::Yes)).or_else(|| regex.search(&input(begin)))
+            {
                 let mut end = found.end();
                 if found.pattern() == WHITE_SPACE && end < text_part.len() {
                     end = give_back(text_part, found.start(), end);

@@ -11,7 +11,7 @@ use std::fmt;
 use jiff::Zoned;
 use minfer_gguf::Metadata;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
+use minijinja::value::{Serde, ValueKind};
 use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 use regex_automata::meta::Regex;
 use serde_json::Map;
@@ -22,8 +22,8 @@ use crate::Error;
 const NAME: &str = "chat template";
 
 /// Instructions (and 64-byte parts of data) that one rendering may cost: far above the 100,000 or so of a long
-/// conversation, and some seconds of a template that would never end.
-const FUEL: u64 = 50_000_000;
+/// conversation, and a second or so of a template that would never end.
+const FUEL: u64 = 10_000_000;
 
 /// A compiled chat template. Immutable, so one may serve all threads.
 pub struct ChatTemplate {
@@ -66,6 +66,8 @@ impl ChatTemplate {
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_fuel(Some(FUEL));
         environment.add_filter("tojson", json::tojson);
+        environment.add_test("iterable", is_iterable);
+        environment.add_test("sequence", is_sequence);
         environment.add_function("raise_exception", raise_exception);
         environment
             .add_template_owned(NAME, source.clone())
@@ -115,6 +117,16 @@ impl fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChatTemplate").field("source", &self.source).finish_non_exhaustive()
     }
+}
+
+/// Python's notion, to which `none` does not belong.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// Jinja2's notion: what has a length and can be indexed.
+fn is_sequence(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map)
 }
 
 /// The message of a `raise_exception`, on its way out of the renderer.

@@ -57,15 +57,23 @@ pub(crate) struct Vocab {
     pub(crate) attrs: Vec<Attr>,
     /// Empty, or one per token.
     pub(crate) scores: Vec<f32>,
-    index: Vec<u32>,
+    /// Hash and id of each token, at the first free slot from its hash on.
+    index: Vec<Slot>,
     /// Bytes of the longest text.
     pub(crate) longest: usize,
 }
 
-fn hash(text: &[u8]) -> usize {
+/// A slot of the index. The hash spares most comparisons of texts, each a cache miss.
+#[derive(Clone, Copy)]
+struct Slot {
+    hash: u32,
+    id: u32,
+}
+
+fn hash(text: &[u8]) -> u32 {
     let mut hasher = FxHasher::default();
     hasher.write(text);
-    hasher.finish() as usize
+    hasher.finish() as u32
 }
 
 impl Vocab {
@@ -94,7 +102,7 @@ impl Vocab {
             ends: Vec::with_capacity(tokens),
             attrs,
             scores,
-            index: vec![NONE; (tokens * 2).next_power_of_two()],
+            index: vec![Slot { hash: 0, id: NONE }; (tokens * 2).next_power_of_two()],
             longest: 0,
         };
         for (id, text) in (0..).zip(source.tokens.iter()) {
@@ -115,7 +123,7 @@ impl Vocab {
                 return Err(Error::DuplicateToken { first, second: id, text });
             }
         };
-        self.index[slot] = id;
+        self.index[slot] = Slot { hash: hash(text), id };
         self.bytes.extend_from_slice(text);
         self.ends.push(self.bytes.len() as u32); // The caller checked the total.
         self.longest = self.longest.max(text.len());
@@ -126,12 +134,13 @@ impl Vocab {
     /// search ends.
     fn find(&self, text: &[u8]) -> Result<u32, usize> {
         let mask = self.index.len() - 1;
-        let mut slot = hash(text) & mask;
+        let hash = hash(text);
+        let mut at = hash as usize & mask;
         loop {
-            match self.index[slot] {
-                NONE => return Err(slot),
-                id if self.text(id) == text => return Ok(id),
-                _ => slot = (slot + 1) & mask,
+            match self.index[at] {
+                Slot { id: NONE, .. } => return Err(at),
+                slot if slot.hash == hash && self.text(slot.id) == text => return Ok(slot.id),
+                _ => at = (at + 1) & mask,
             }
         }
     }

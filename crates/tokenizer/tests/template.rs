@@ -1,0 +1,126 @@
+//! Chat templates. Expected texts were rendered by transformers 5.24 (`render_jinja_template`) from the same sources.
+
+use minfer_gguf::{Metadata, Value};
+use minfer_tokenizer::{ChatTemplate, Error, TemplateInput};
+use serde_json::json;
+
+fn conversation() -> TemplateInput {
+    TemplateInput {
+        messages: json!([
+            { "role": "system", "content": "Be brief." },
+            { "role": "user", "content": "Why is the sky blue?" },
+        ]),
+        add_generation_prompt: true,
+        bos: "<s>".into(),
+        eos: "</s>".into(),
+        now: Some("2024-07-26T12:34:56+02:00[+02:00]".parse().unwrap()),
+        ..TemplateInput::default()
+    }
+}
+
+fn render(source: &str) -> Result<String, Error> {
+    ChatTemplate::new(source)?.render(&conversation())
+}
+
+#[test]
+fn chatml() {
+    let source = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
+        {{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}\
+        {% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}\
+        {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    assert_eq!(
+        render(source).unwrap(),
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhy is the sky blue?<|im_end|>\n\
+         <|im_start|>assistant\n"
+    );
+    let mut metadata = Metadata::new();
+    assert!(ChatTemplate::from_gguf(&metadata).unwrap().is_none());
+    metadata.set("tokenizer.chat_template", Value::string(source));
+    assert!(ChatTemplate::from_gguf(&metadata).unwrap().is_some());
+}
+
+#[test]
+fn what_published_templates_use() {
+    for (source, expected) in [
+        // White space of block lines goes, as trim_blocks and lstrip_blocks say; one newline at the end, too.
+        ("a\n  {% if true %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc"),
+        ("a\r\n{% if true %}\r\nb\r\n{% endif %}\r\n", "a\nb\n"),
+        ("{{ bos_token }}{{ eos_token }}", "<s></s>"),
+        ("{{ messages[1].content.split(' ')[-1].strip('?').upper() }}", "BLUE"),
+        (
+            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "2",
+        ),
+        (
+            "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% break %}{% endfor %}",
+            "user",
+        ),
+        ("{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(1) }}", "[1]"),
+        ("{{ tools is none }} {{ documents is defined }} {{ nothing is defined }}", "True True False"),
+        (
+            "{{ none is iterable }} {{ 'x' is iterable }} {{ {} is sequence }} {{ {} is mapping }}",
+            "False True True True",
+        ),
+        ("{{ strftime_now('%d %b %Y %H:%M') }}", "26 Jul 2024 12:34"),
+        (
+            "{% for m in messages %}{%- generation -%} {{ m.role }} {% endgeneration %}\n;{% endfor %}",
+            "system ;user ;",
+        ),
+        ("{{ messages[0] | tojson }}", "{\"role\": \"system\", \"content\": \"Be brief.\"}"),
+        ("{{ \"<é'&\\\"\\n>\" | tojson }}", "\"<é'&\\\"\\n>\""),
+        ("{{ 'é🙂' | tojson(ensure_ascii=True) }}", "\"\\u00e9\\ud83d\\ude42\""),
+        ("{{ {'b': [1, 2.0, none, true], 'a': {}} | tojson }}", "{\"b\": [1, 2.0, null, true], \"a\": {}}"),
+        ("{{ {'b': 1, 'a': [] } | tojson(sort_keys=true, separators=(',', ':')) }}", "{\"a\":[],\"b\":1}"),
+        ("{{ {'b': [1, {}]} | tojson(indent=2) }}", "{\n  \"b\": [\n    1,\n    {}\n  ]\n}"),
+    ] {
+        assert_eq!(render(source).unwrap(), expected, "{source}");
+    }
+}
+
+#[test]
+fn further_variables_come_from_the_caller() {
+    let template = ChatTemplate::new("{{ enable_thinking }} {{ tools[0].name }}").unwrap();
+    let mut input = conversation();
+    input.kwargs.insert("enable_thinking".into(), json!(false));
+    input.tools = Some(json!([{ "name": "f" }]));
+    assert_eq!(template.render(&input).unwrap(), "False f");
+}
+
+#[test]
+fn a_template_that_does_not_parse_names_the_line_and_the_construct() {
+    let error = ChatTemplate::new("ok\n{% for m in messages %}\n{{ m. }}\n{% endfor %}").unwrap_err();
+    let Error::TemplateSyntax { line, construct, .. } = &error else { panic!("{error}") };
+    assert_eq!((*line, construct.as_str()), (3, "{{ m. }}"));
+    let error = ChatTemplate::new("{% nonesuch %}").unwrap_err().to_string();
+    assert!(error.contains("line 1") && error.contains("nonesuch"), "{error}");
+}
+
+#[test]
+fn a_template_that_fails_names_the_line_and_the_construct() {
+    let error = render("a\n{{ messages.nothing.more }}").unwrap_err();
+    let Error::TemplateRender { line, construct, .. } = &error else { panic!("{error}") };
+    assert_eq!((*line, construct.as_str()), (2, "{{ messages.nothing.more }}"));
+    let error = render("{{ 'x' | nonesuch }}").unwrap_err().to_string();
+    assert!(error.contains("nonesuch"), "{error}");
+}
+
+#[test]
+fn a_template_may_refuse_a_conversation() {
+    let error =
+        render("{% macro f() %}{{ raise_exception('System role not supported') }}{% endmacro %}{{ f() }}");
+    let Err(Error::TemplateRaised { message }) = error else { panic!("{error:?}") };
+    assert_eq!(message, "System role not supported");
+}
+
+#[test]
+fn a_template_cannot_run_forever_or_take_all_memory() {
+    for source in [
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'x' * 100000000000 }}",
+        "{% set ns = namespace(s='x') %}{% for i in range(200) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{{ {'a': 1} | tojson(indent=1000000000) }}",
+    ] {
+        assert!(matches!(render(source), Err(Error::TemplateRender { .. })), "{source}");
+    }
+}
