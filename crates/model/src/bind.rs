@@ -1,0 +1,180 @@
+//! Tensors by name: from a spec to the stages' weights, every tensor of the file used or refused.
+
+use crate::error::Error;
+use crate::spec::{DecoderSpec, LayerSpec, QkNorm};
+use minfer_gguf::{Gguf, quant};
+use minfer_ops::*;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Fetches tensors of a file and remembers which.
+pub(crate) struct Binder<'a> {
+    gguf: &'a Arc<Gguf>,
+    spec: &'a DecoderSpec,
+    used: HashSet<String>,
+}
+
+/// Weights of one layer.
+pub(crate) struct LayerWeights {
+    pub(crate) attn_in: AttnInSpec,
+    pub(crate) attn_out: AttnOutSpec,
+    pub(crate) ffn: FfnSpec,
+}
+
+impl LayerWeights {
+    /// Bytes of the layer's matrices.
+    pub(crate) fn bytes(&self) -> usize {
+        let Self { attn_in, attn_out, ffn } = self;
+        [&attn_in.q, &attn_in.k, &attn_in.v, &attn_out.proj, &ffn.up, &ffn.down]
+            .into_iter()
+            .chain(&ffn.gate)
+            .map(|linear| linear.weight.data.len())
+            .sum()
+    }
+}
+
+/// Tensors that only change how `DecoderSpec` was read.
+const READ_ELSEWHERE: &[&str] = &["rope_freqs.weight"];
+
+impl<'a> Binder<'a> {
+    pub(crate) fn new(gguf: &'a Arc<Gguf>, spec: &'a DecoderSpec) -> Binder<'a> {
+        Binder { gguf, spec, used: READ_ELSEWHERE.iter().map(|name| (*name).to_owned()).collect() }
+    }
+
+    fn file(&self) -> String {
+        self.gguf.paths().next().map(|path| path.display().to_string()).unwrap_or_default()
+    }
+
+    /// The tensor `name`, which must have these dimensions (innermost first).
+    fn tensor(&mut self, name: &str, dims: &[usize]) -> Result<minfer_gguf::Tensor<'a>, Error> {
+        let tensor = self.gguf.require_tensor(name)?;
+        let found = tensor.dims();
+        // Trailing dimensions of 1 say nothing.
+        let significant = found.iter().rposition(|d| *d != 1).map_or(0, |last| last + 1);
+        let expected: Vec<u64> = dims.iter().map(|d| *d as u64).collect();
+        let wanted = expected.iter().rposition(|d| *d != 1).map_or(0, |last| last + 1);
+        if found[..significant] != expected[..wanted] {
+            let (tensor, found) = (name.to_owned(), found.to_vec());
+            return Err(Error::Shape { file: self.file(), tensor, expected, found });
+        }
+        self.used.insert(name.to_owned());
+        Ok(tensor)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.gguf.tensor(name).is_some()
+    }
+
+    /// A matrix of `rows` × `cols`.
+    pub(crate) fn weight(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, Error> {
+        let ty = self.tensor(name, &[cols, rows])?.ty();
+        let data = self.gguf.share(name).ok_or_else(|| Error::Shape {
+            file: self.file(),
+            tensor: name.to_owned(),
+            expected: vec![cols as u64, rows as u64],
+            found: Vec::new(),
+        })?;
+        Ok(Weight { name: name.into(), ty, rows, cols, data })
+    }
+
+    /// A vector, as floats.
+    fn vector(&mut self, name: &str, len: usize) -> Result<Arc<[f32]>, Error> {
+        let tensor = self.tensor(name, &[len])?;
+        let mut values = vec![0.0; len];
+        quant::dequantize(tensor.ty(), tensor.data(), &mut values)
+            .map_err(|error| DeviceError::Unsupported { tensor: name.to_owned(), what: error.to_string() })?;
+        Ok(values.into())
+    }
+
+    /// `<name>.weight`, and `<name>.bias` where the file has one.
+    fn linear(&mut self, name: &str, rows: usize, cols: usize) -> Result<Linear, Error> {
+        let weight = self.weight(&format!("{name}.weight"), rows, cols)?;
+        let bias = format!("{name}.bias");
+        let bias = if self.has(&bias) { Some(self.vector(&bias, rows)?) } else { None };
+        Ok(Linear { weight, bias })
+    }
+
+    /// The norm `<name>.weight` over `len` channels.
+    fn norm(&mut self, name: &str, len: usize) -> Result<Norm, Error> {
+        let weight = self.vector(&format!("{name}.weight"), len)?;
+        let bias = format!("{name}.bias");
+        let bias = if self.has(&bias) { Some(self.vector(&bias, len)?) } else { None };
+        Ok(Norm { kind: self.spec.norm, weight, bias })
+    }
+
+    /// The embedding table.
+    pub(crate) fn embedding(&mut self) -> Result<Weight, Error> {
+        self.weight("token_embd.weight", self.spec.vocab, self.spec.d_model)
+    }
+
+    /// The head; without an own matrix it shares the embedding's.
+    pub(crate) fn head(&mut self) -> Result<HeadSpec, Error> {
+        let (vocab, d_model) = (self.spec.vocab, self.spec.d_model);
+        let proj =
+            if self.has("output.weight") { Some(self.linear("output", vocab, d_model)?) } else { None };
+        Ok(HeadSpec {
+            norm: Some(self.norm("output_norm", d_model)?),
+            proj,
+            scale: self.spec.logit_scale,
+            soft_cap: self.spec.logit_cap,
+        })
+    }
+
+    /// Layer `i`, whose cache is at `kv`.
+    pub(crate) fn layer(&mut self, i: usize, layer: &LayerSpec, kv: KvSlot) -> Result<LayerWeights, Error> {
+        let name = |part: &str| format!("blk.{i}.{part}");
+        let (d_model, heads) = (self.spec.d_model, layer.heads);
+        let (q_width, kv_width) = (heads.q * heads.dim, heads.kv * heads.dim);
+        let mut qk_norm = |part: &str| match layer.qk_norm {
+            QkNorm::None => Ok(None),
+            QkNorm::PerHead => self.norm(&name(part), heads.dim).map(Some),
+        };
+        let (q_norm, k_norm) = (qk_norm("attn_q_norm")?, qk_norm("attn_k_norm")?);
+        let mut post_norm = |part: &str| match layer.post_norms {
+            true => self.norm(&name(part), d_model).map(Some),
+            false => Ok(None),
+        };
+        let (post_attention, post_ffn) = (post_norm("post_attention_norm")?, post_norm("post_ffw_norm")?);
+        Ok(LayerWeights {
+            attn_in: AttnInSpec {
+                norm: Some(self.norm(&name("attn_norm"), d_model)?),
+                q: self.linear(&name("attn_q"), q_width, d_model)?,
+                k: self.linear(&name("attn_k"), kv_width, d_model)?,
+                v: self.linear(&name("attn_v"), kv_width, d_model)?,
+                q_norm,
+                k_norm,
+                rope: layer.rope.clone(),
+                heads,
+                kv,
+            },
+            attn_out: AttnOutSpec {
+                proj: self.linear(&name("attn_output"), d_model, q_width)?,
+                post_norm: post_attention,
+                residual_scale: layer.residual_scale,
+            },
+            ffn: FfnSpec {
+                norm: Some(self.norm(&name("ffn_norm"), d_model)?),
+                gate: Some(self.linear(&name("ffn_gate"), layer.ffn.width, d_model)?),
+                up: self.linear(&name("ffn_up"), layer.ffn.width, d_model)?,
+                down: self.linear(&name("ffn_down"), d_model, layer.ffn.width)?,
+                activation: layer.ffn.activation,
+                post_norm: post_ffn,
+                residual_scale: layer.residual_scale,
+            },
+        })
+    }
+
+    /// Refuses a file with tensors that nothing asked for.
+    pub(crate) fn finish(self) -> Result<(), Error> {
+        let mut left = self.gguf.tensors().map(|t| t.name()).filter(|name| !self.used.contains(*name));
+        match left.next() {
+            None => Ok(()),
+            Some(first) => Err(Error::Unexpected {
+                file: self.file(),
+                architecture: self.spec.architecture.clone(),
+                tensor: first.to_owned(),
+                others: left.count(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Why a model does not load.
+
+use minfer_ops::DeviceError;
+
+/// Why a model does not load. Everything is named: the file, the key or tensor, what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file, a key of it or a tensor of it.
+    #[error(transparent)]
+    File(#[from] minfer_gguf::Error),
+    /// An architecture that there is no decoder for.
+    #[error("{file}: architecture \"{found}\" is not supported; supported: {}", supported.join(", "))]
+    Architecture {
+        /// The file.
+        file: String,
+        /// `general.architecture`.
+        found: String,
+        /// What is.
+        supported: Vec<&'static str>,
+    },
+    /// A feature of a known architecture that there is no stage for.
+    #[error("{file}: {architecture} with {what} is not supported")]
+    Feature {
+        /// The file.
+        file: String,
+        /// The architecture.
+        architecture: String,
+        /// Which key says so, and what it says.
+        what: String,
+    },
+    /// A key with a value that makes no sense.
+    #[error("{file}: key \"{key}\": {what}")]
+    Key {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// Expected and found.
+        what: String,
+    },
+    /// A tensor whose shape does not fit the metadata.
+    #[error("{file}: tensor \"{tensor}\": expected shape {expected:?}, found {found:?}")]
+    Shape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Expected dimensions, innermost first, as the file counts them.
+        expected: Vec<u64>,
+        /// Found dimensions.
+        found: Vec<u64>,
+    },
+    /// Tensors that the architecture has no use for: computing without them would be wrong.
+    #[error("{file}: {architecture} has no use for tensor \"{tensor}\"{}", more(*others))]
+    Unexpected {
+        /// The file.
+        file: String,
+        /// The architecture.
+        architecture: String,
+        /// The first such tensor.
+        tensor: String,
+        /// How many others there are.
+        others: usize,
+    },
+    /// A context that the model or the machine cannot have.
+    #[error("a context of {asked} tokens: {why}")]
+    Context {
+        /// Tokens asked for.
+        asked: usize,
+        /// Why not.
+        why: String,
+    },
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+fn more(others: usize) -> String {
+    if others == 0 { String::new() } else { format!(" (and {others} others)") }
+}

@@ -1,0 +1,357 @@
+//! The decoder on a device, as a scheduler sees it.
+
+use crate::bind::Binder;
+use crate::error::Error;
+use crate::plan::{LoadOptions, Sizes};
+use crate::spec::{DecoderSpec, Mask};
+use minfer_engine::executor::*;
+use minfer_engine::sampling::{self, Scratch};
+use minfer_gguf::Gguf;
+use minfer_ops::{self as ops, AttentionSpec, Device, KvSlot};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// One layer on the device.
+struct Layer<D: Device> {
+    attn_in: D::AttnIn,
+    attention: AttentionSpec,
+    attn_out: D::AttnOut,
+    ffn: D::Ffn,
+}
+
+/// A loaded model.
+///
+/// Steps run when they are waited for, in order; what [`Executor::submit`] does is to check and keep them.
+pub struct Model<D: Device> {
+    device: D,
+    spec: DecoderSpec,
+    limits: Limits,
+    embedding: D::Embedding,
+    layers: Vec<Layer<D>>,
+    head: D::Head,
+    submitted: u64,
+    waiting: VecDeque<(StepId, StepPlan)>,
+    /// Plans of finished steps, for their memory.
+    spare: Vec<StepPlan>,
+    /// Tokens that the last steps sampled, by row.
+    sampled: VecDeque<(StepId, Vec<Option<TokenId>>)>,
+    step: Step,
+}
+
+/// Buffers of a step in progress, kept from one to the next.
+#[derive(Default)]
+struct Step {
+    tokens: Vec<TokenId>,
+    /// Rows in `from..to` share a sequence: start of their tokens, number of tokens, position.
+    spans: Vec<SpanRows>,
+    outputs: Vec<u32>,
+    logits: Vec<f32>,
+    hidden: Vec<f32>,
+    scratch: Scratch,
+    failed: Vec<usize>,
+}
+
+struct SpanRows {
+    start: usize,
+    len: usize,
+    position: usize,
+    last_row: usize,
+}
+
+impl<D: Device> Model<D> {
+    /// Loads the model in `gguf` onto `device`. `progress` hears of the bytes of weights done, and of all.
+    ///
+    /// # Errors
+    /// An unsupported architecture, feature, tensor, type or context, by name; a device without the memory.
+    pub fn load(
+        gguf: &Arc<Gguf>,
+        mut device: D,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model<D>, Error> {
+        let spec = DecoderSpec::from_gguf(gguf)?;
+        let sizes = Sizes::of(&spec, options)?;
+        let (_, places) = spec.cache_groups();
+        let total = gguf.tensors().map(|t| t.data().len() as u64).sum();
+        let mut done = 0;
+        let mut advance = |bytes: usize| {
+            done += bytes as u64;
+            progress(done, total);
+        };
+        let mut binder = Binder::new(gguf, &spec);
+        // Everything is bound before anything is loaded: a wrong file is refused at once.
+        let table = binder.embedding()?;
+        let mut weights = Vec::with_capacity(spec.layers.len());
+        for (i, (layer, (group, place))) in spec.layers.iter().zip(places).enumerate() {
+            let kv = KvSlot { group, layer: place };
+            weights.push((binder.layer(i, layer, kv)?, layer, kv));
+        }
+        let head = binder.head()?;
+        binder.finish()?;
+        advance(0);
+        let bytes = table.data.len();
+        let embedding = device.load_embedding(table)?;
+        advance(bytes);
+        let mut layers = Vec::with_capacity(weights.len());
+        for (stages, layer, kv) in weights {
+            let bytes = stages.bytes();
+            layers.push(Layer {
+                attn_in: device.load_attn_in(stages.attn_in)?,
+                attention: AttentionSpec {
+                    heads: layer.heads,
+                    scale: layer.attention_scale,
+                    soft_cap: layer.attention_cap,
+                    window: match layer.mask {
+                        Mask::Full => None,
+                        Mask::Sliding(window) => Some(window),
+                    },
+                    kv,
+                },
+                attn_out: device.load_attn_out(stages.attn_out)?,
+                ffn: device.load_ffn(stages.ffn)?,
+            });
+            advance(bytes);
+        }
+        let head = device.load_head(head, &embedding)?;
+        device.reserve(&sizes.reserve)?;
+        progress(total, total);
+        Ok(Model {
+            device,
+            limits: sizes.limits,
+            embedding,
+            layers,
+            head,
+            spec,
+            submitted: 0,
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
+            sampled: VecDeque::new(),
+            step: Step::default(),
+        })
+    }
+
+    /// What the model is.
+    pub fn spec(&self) -> &DecoderSpec {
+        &self.spec
+    }
+
+    /// Where it runs.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The decoder: the whole of it.
+    fn forward(&mut self, batch: &ops::Batch<'_>) -> Result<(), ops::DeviceError> {
+        self.device.begin(batch)?;
+        self.device.embed(&self.embedding, self.spec.embedding_scale)?;
+        for layer in &self.layers {
+            self.device.attn_in(&layer.attn_in)?;
+            self.device.attention(&layer.attention)?;
+            self.device.attn_out(&layer.attn_out)?;
+            self.device.ffn(&layer.ffn)?;
+        }
+        if batch.outputs.is_empty() { Ok(()) } else { self.device.head(&self.head) }
+    }
+
+    /// Runs a step and takes its results.
+    fn run(&mut self, id: StepId, plan: &StepPlan, out: &mut StepOutput) -> Result<(), StepError> {
+        let mut step = std::mem::take(&mut self.step);
+        let result = self.run_with(id, plan, out, &mut step);
+        self.step = step;
+        result
+    }
+
+    fn run_with(
+        &mut self,
+        id: StepId,
+        plan: &StepPlan,
+        out: &mut StepOutput,
+        step: &mut Step,
+    ) -> Result<(), StepError> {
+        self.gather(plan, step)?;
+        let views: Vec<Vec<ops::BlockTable<'_>>> = step
+            .spans
+            .iter()
+            .map(|span| {
+                let tables = &plan.rows[span.last_row].tables;
+                tables.iter().map(|t| ops::BlockTable { first: t.first, blocks: &t.blocks }).collect()
+            })
+            .collect();
+        let spans: Vec<ops::Span<'_>> = step
+            .spans
+            .iter()
+            .zip(&views)
+            .map(|(s, tables)| ops::Span { start: s.start, len: s.len, position: s.position, tables })
+            .collect();
+        let batch = ops::Batch { tokens: &step.tokens, spans: &spans, outputs: &step.outputs };
+        let device_error = |error: ops::DeviceError| StepError::Device(error.to_string());
+        self.forward(&batch).map_err(device_error)?;
+        let outputs = step.outputs.len();
+        if outputs > 0 {
+            step.logits.resize(outputs * self.limits.vocab, 0.0);
+            self.device.logits(&mut step.logits).map_err(device_error)?;
+            if plan.rows.iter().any(|row| row.want == Want::Embedding) {
+                step.hidden.resize(outputs * self.spec.d_model, 0.0);
+                self.device.hidden(&mut step.hidden).map_err(device_error)?;
+            }
+        }
+        self.resolve(id, plan, out, step)
+    }
+
+    /// Tokens, spans and outputs of a plan. A row whose token never came is marked failed and computes token 0.
+    fn gather(&self, plan: &StepPlan, step: &mut Step) -> Result<(), StepError> {
+        step.tokens.clear();
+        step.spans.clear();
+        step.outputs.clear();
+        step.failed.clear();
+        for (i, row) in plan.rows.iter().enumerate() {
+            let start = step.tokens.len();
+            match &row.tokens {
+                Tokens::Ids(ids) => step.tokens.extend_from_slice(ids),
+                Tokens::FromStep { step: from, row: from_row } => {
+                    let rows = self.sampled.iter().find(|(id, _)| id == from).map(|(_, rows)| rows);
+                    let Some(rows) = rows else {
+                        return Err(StepError::Device(format!(
+                            "row {i} takes its token from a step long past"
+                        )));
+                    };
+                    let token = rows.get(*from_row).copied().flatten();
+                    if token.is_none() {
+                        step.failed.push(i);
+                    }
+                    step.tokens.push(token.unwrap_or(0));
+                }
+            }
+            let len = step.tokens.len() - start;
+            match step.spans.last_mut() {
+                Some(span) if plan.rows[span.last_row].seq == row.seq => {
+                    if span.position + span.len != row.position {
+                        let what =
+                            format!("row {i} at position {} does not follow its sequence", row.position);
+                        return Err(StepError::Device(what));
+                    }
+                    span.len += len;
+                    span.last_row = i;
+                }
+                _ => step.spans.push(SpanRows { start, len, position: row.position, last_row: i }),
+            }
+            if row.want != Want::Nothing {
+                step.outputs.push((step.tokens.len() - 1) as u32);
+            }
+        }
+        Ok(())
+    }
+
+    /// What each row wanted, from the logits and hidden states of the outputs.
+    fn resolve(
+        &mut self,
+        id: StepId,
+        plan: &StepPlan,
+        out: &mut StepOutput,
+        step: &mut Step,
+    ) -> Result<(), StepError> {
+        let (vocab, d_model) = (self.limits.vocab, self.spec.d_model);
+        let mut sampled = match self.sampled.len() > MAX_IN_FLIGHT {
+            true => self.sampled.pop_front().map(|(_, rows)| rows).unwrap_or_default(),
+            false => Vec::new(),
+        };
+        sampled.clear();
+        out.rows.truncate(plan.rows.len());
+        out.rows.resize_with(plan.rows.len(), || RowOutput::Nothing);
+        let mut what = String::new();
+        let mut output = 0;
+        for (i, (row, result)) in plan.rows.iter().zip(&mut out.rows).enumerate() {
+            sampled.push(None);
+            if row.want == Want::Nothing {
+                *result = RowOutput::Nothing;
+                continue;
+            }
+            let logits = &step.logits[output * vocab..(output + 1) * vocab];
+            if step.failed.contains(&i) {
+                *result = RowOutput::Nothing;
+                what = "the token before it failed".into();
+                output += 1;
+                continue;
+            }
+            let failure = match &row.want {
+                Want::Token(spec) => {
+                    match sampling::sample(logits, spec, row.mask.as_deref(), &mut step.scratch) {
+                        Ok(token) => {
+                            sampled[i] = Some(token);
+                            *result = RowOutput::Token(token);
+                            None
+                        }
+                        Err(error) => Some(error.to_string()),
+                    }
+                }
+                Want::Logits => match logits.iter().position(|l| l.is_nan()) {
+                    None => {
+                        *result = RowOutput::Logits(refill(result, logits));
+                        None
+                    }
+                    Some(id) => Some(format!("the logit of token {id} is NaN")),
+                },
+                Want::Embedding => {
+                    let hidden = &step.hidden[output * d_model..(output + 1) * d_model];
+                    *result = RowOutput::Embedding(refill(result, hidden));
+                    None
+                }
+                Want::Nothing => None,
+            };
+            if let Some(failure) = failure {
+                *result = RowOutput::Nothing;
+                step.failed.push(i);
+                what = failure;
+            }
+            output += 1;
+        }
+        self.sampled.push_back((id, sampled));
+        if step.failed.is_empty() {
+            return Ok(());
+        }
+        Err(StepError::Rows { seqs: step.failed.iter().map(|i| plan.rows[*i].seq).collect(), what })
+    }
+}
+
+/// Takes the memory of an earlier result and fills it with `values`.
+fn refill(result: &mut RowOutput, values: &[f32]) -> Vec<f32> {
+    let mut memory = match std::mem::replace(result, RowOutput::Nothing) {
+        RowOutput::Logits(memory) | RowOutput::Embedding(memory) => memory,
+        RowOutput::Nothing | RowOutput::Token(_) => Vec::new(),
+    };
+    memory.clear();
+    memory.extend_from_slice(values);
+    memory
+}
+
+impl<D: Device> Executor for Model<D> {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn submit(&mut self, plan: &StepPlan) -> Result<StepId, StepError> {
+        if self.waiting.len() >= MAX_IN_FLIGHT {
+            return Err(StepError::Device(format!("more than {MAX_IN_FLIGHT} steps in flight")));
+        }
+        let mut own = self.spare.pop().unwrap_or_default();
+        own.rows.clone_from(&plan.rows);
+        self.submitted += 1;
+        let id = StepId(self.submitted);
+        self.waiting.push_back((id, own));
+        Ok(id)
+    }
+
+    fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError> {
+        match self.waiting.pop_front() {
+            Some((id, plan)) if id == step => {
+                let result = self.run(id, &plan, out);
+                self.spare.push(plan);
+                result
+            }
+            other => {
+                self.waiting.extend(other);
+                Err(StepError::Device(format!("step {} was not submitted, or not next", step.0)))
+            }
+        }
+    }
+}

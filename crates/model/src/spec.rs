@@ -1,0 +1,136 @@
+//! What a decoder is, as data.
+
+use crate::arch::{self, Keys};
+use crate::error::Error;
+use minfer_gguf::Gguf;
+use minfer_ops::{Activation, Heads, NormKind, Rope};
+
+/// A decoder: embedding, layers, head. Everything is resolved from metadata at load; devices never see a key.
+#[derive(Clone, Debug)]
+pub struct DecoderSpec {
+    /// `general.architecture`.
+    pub architecture: String,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Size of the vocabulary.
+    pub vocab: usize,
+    /// Longest context that the model was trained for.
+    pub context: usize,
+    /// What every norm computes.
+    pub norm: NormKind,
+    /// Factor on the embedding.
+    pub embedding_scale: f32,
+    /// The layers.
+    pub layers: Vec<LayerSpec>,
+    /// Factor on the logits.
+    pub logit_scale: f32,
+    /// `l ← cap · tanh(l / cap)` on the logits.
+    pub logit_cap: Option<f32>,
+}
+
+/// One layer: attention, then feed-forward, each around the residual stream.
+#[derive(Clone, Debug)]
+pub struct LayerSpec {
+    /// Heads.
+    pub heads: Heads,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// Rotation of q and k.
+    pub rope: Option<Rope>,
+    /// Norm of q and k before rope.
+    pub qk_norm: QkNorm,
+    /// Factor on q·k.
+    pub attention_scale: f32,
+    /// `s ← cap · tanh(s / cap)` on the scores.
+    pub attention_cap: Option<f32>,
+    /// Whether the results of attention and feed-forward are normed before they are added.
+    pub post_norms: bool,
+    /// The feed-forward stage.
+    pub ffn: Ffn,
+    /// Factor on what is added to the residual stream.
+    pub residual_scale: f32,
+}
+
+/// Which keys a query sees; both are causal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// All earlier ones.
+    Full,
+    /// The last so many positions, its own included.
+    Sliding(usize),
+}
+
+/// Norm of q and k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Over each head.
+    PerHead,
+}
+
+/// A dense feed-forward stage.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ffn {
+    /// Inner width.
+    pub width: usize,
+    /// Activation, of the gate.
+    pub activation: Activation,
+}
+
+impl DecoderSpec {
+    /// Reads the spec from a file's metadata, by its architecture.
+    ///
+    /// # Errors
+    /// An unknown architecture or feature, by name; a missing or senseless key.
+    pub fn from_gguf(gguf: &Gguf) -> Result<DecoderSpec, Error> {
+        let keys = Keys::new(gguf)?;
+        let architecture = arch::find(&keys)?;
+        let spec = (architecture.spec)(&keys)?;
+        spec.check(&keys)?;
+        Ok(spec)
+    }
+
+    /// Refuses sizes that no stage could compute with, before any tensor is looked at.
+    fn check(&self, keys: &Keys<'_>) -> Result<(), Error> {
+        for layer in &self.layers {
+            let Heads { q, kv, dim } = layer.heads;
+            if q == 0 || kv == 0 || dim == 0 || !q.is_multiple_of(kv) {
+                let what = format!("{q} query heads and {kv} key heads of {dim} channels");
+                return Err(keys.bad("attention.head_count", what));
+            }
+            if let Mask::Sliding(0) = layer.mask {
+                return Err(keys.bad("attention.sliding_window", "expected at least 1, found 0".into()));
+            }
+            if layer.ffn.width == 0 {
+                return Err(keys.bad("feed_forward_length", "expected at least 1, found 0".into()));
+            }
+        }
+        for (key, size) in [("embedding_length", self.d_model), ("context_length", self.context)] {
+            if size == 0 {
+                return Err(keys.bad(key, "expected at least 1, found 0".into()));
+            }
+        }
+        if self.layers.is_empty() {
+            return Err(keys.bad("block_count", "expected at least 1, found 0".into()));
+        }
+        Ok(())
+    }
+
+    /// Distinct cache groups: layers with the same heads and mask share block tables. Returns the groups, and group
+    /// and place of every layer.
+    pub(crate) fn cache_groups(&self) -> (Vec<(Heads, Mask, usize)>, Vec<(usize, usize)>) {
+        let mut groups: Vec<(Heads, Mask, usize)> = Vec::new();
+        let mut places = Vec::with_capacity(self.layers.len());
+        for layer in &self.layers {
+            let same = |g: &(Heads, Mask, usize)| g.0 == layer.heads && g.1 == layer.mask;
+            let group = groups.iter().position(same).unwrap_or_else(|| {
+                groups.push((layer.heads, layer.mask, 0));
+                groups.len() - 1
+            });
+            places.push((group, groups[group].2));
+            groups[group].2 += 1;
+        }
+        (groups, places)
+    }
+}
