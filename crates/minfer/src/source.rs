@@ -91,14 +91,14 @@ pub enum SourceError {
     )]
     NoCacheDir,
     /// An operation on a file failed.
-    #[error("cannot {what} {}: {}", path.display(), describe_io(source))]
+    #[error("cannot {what} {}: {}", path.display(), describe_io(error))]
     Io {
         /// What was tried.
         what: &'static str,
         /// On which file.
         path: PathBuf,
         /// The system's answer.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// No pip on this machine.
     #[error(

@@ -122,7 +122,7 @@ impl Drop for Stage {
 
 fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> SourceError {
     let path = path.to_owned();
-    move |source| SourceError::Io { what, path, source }
+    move |error| SourceError::Io { what, path, error }
 }
 
 #[cfg(test)]

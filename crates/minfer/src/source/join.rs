@@ -20,7 +20,7 @@ pub(super) fn join(
     out: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), SourceError> {
-    let io = |what, source| SourceError::Io { what, path: out.to_owned(), source };
+    let io = |what, error| SourceError::Io { what, path: out.to_owned(), error };
     let mut file = File::create(out).map_err(|e| io("create", e))?;
     let mut hash = Sha256::new();
     let mut done = 0;
@@ -69,10 +69,10 @@ fn hex(bytes: &[u8]) -> String {
 fn wheel_of(part: &Part, dir: &Path) -> Result<PathBuf, SourceError> {
     let missing = || SourceError::WheelMissing { package: part.package, version: part.version };
     let wanted = normalised(part.package);
-    let entries = std::fs::read_dir(dir).map_err(|source| SourceError::Io {
+    let entries = std::fs::read_dir(dir).map_err(|error| SourceError::Io {
         what: "read",
         path: dir.to_owned(),
-        source,
+        error,
     })?;
     entries
         .flatten()
