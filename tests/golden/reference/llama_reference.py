@@ -11,6 +11,11 @@ The structures below mirror that build's public `llama.h`. Another build may lay
 differently: `Reference` compares the library's own default parameters with the known ones
 and refuses to go on when they differ.
 
+An exact reference: `llama-quantize --allow-requantize MODEL OUT F32` dequantizes every tensor
+bit for bit (checked against the `gguf` Python package); a `replay` of a golden on OUT with
+`--no-flash --kv-f32` then has float32 weights, activations and cache, and its prefill and
+decode agree to rounding, which those of the quantized file do not.
+
 Settings: 2 threads, n_batch = n_ubatch = 512, flash attention auto, K and V in f16, greedy
 with ties to the lower id. Each generated position is one decode of one token after one
 prefill of the prompt.
@@ -23,7 +28,8 @@ Usage (LIB is the path of libllama.so, MODEL the path of a GGUF file):
     llama_reference.py long     LIB MODEL --name NAME [--prompts prompts.json] --out FILE.json
                                 [--logits DIR] [--tokens 2000]
     llama_reference.py replay   LIB MODEL GOLDEN.json --logits DIR [--mode prefill|decode]
-                                [--no-repack] [--no-flash]     teacher-forced logits of a golden
+                                [--no-repack] [--no-flash] [--kv-f32] [--out FILE.json]
+                                teacher-forced logits of a golden's continuations
     llama_reference.py kl       INDEX_A.json INDEX_B.json      KL(A || B), top-1 agreement
 
 Golden format: {"model", "sha256", "reference", "settings", "prompts": [{"prompt", "prompt_ids",
@@ -46,7 +52,7 @@ import sys
 import numpy as np
 
 THREADS, BATCH, TOP = 2, 512, 16
-F16 = 1  # ggml_type
+F32, F16 = 0, 1  # ggml_type
 
 
 class ModelParams(C.Structure):
@@ -143,7 +149,8 @@ def _check(params, expected, what):
 class Reference:
     """One model of one libllama; `vocab_only` loads no weights and can only tokenize."""
 
-    def __init__(self, lib, model, n_ctx=1024, vocab_only=False, repack=True, flash=True):
+    def __init__(self, lib, model, n_ctx=1024, vocab_only=False, repack=True, flash=True,
+                 kv_f32=False):
         self.lib = C.CDLL(str(lib))
         for name, (restype, argtypes) in FUNCTIONS.items():
             f = getattr(self.lib, name)
@@ -170,6 +177,7 @@ class Reference:
         cp.n_outputs_max_per_seq = 0  # every row of a batch may ask for logits
         cp.n_threads = cp.n_threads_batch = THREADS
         cp.flash_attn_type = -1 if flash else 0
+        cp.type_k = cp.type_v = F32 if kv_f32 else F16
         self.ctx = self.lib.llama_init_from_model(self.model, cp)
         if not self.ctx or self.lib.llama_n_ctx(self.ctx) < n_ctx:
             raise SystemExit(f"{model}: no context of {n_ctx} tokens")
@@ -315,8 +323,9 @@ def head(args, ref):
     digest = hashlib.sha256(pathlib.Path(args.model).read_bytes()).hexdigest()
     return {"model": args.name, "sha256": digest,
             "reference": f"llama.cpp {ref.version}, CPU, AVX-512",
-            "settings": {"threads": THREADS, "batch": BATCH, "flash_attention": "auto",
-                         "kv": "f16"}}
+            "settings": {"threads": THREADS, "batch": BATCH,
+                         "flash_attention": "off" if getattr(args, "no_flash", False) else "auto",
+                         "kv": "f32" if getattr(args, "kv_f32", False) else "f16"}}
 
 
 def write_golden(path, fields, key, rows):
@@ -379,12 +388,20 @@ def cmd_long(args):
 
 def cmd_replay(args):
     golden = json.loads(pathlib.Path(args.golden).read_text())
-    ref = Reference(args.lib, args.model, repack=not args.no_repack, flash=not args.no_flash)
+    ref = Reference(args.lib, args.model, repack=not args.no_repack, flash=not args.no_flash,
+                    kv_f32=args.kv_f32)
     full = LogitsFile(args.logits, golden["model"], ref.n_vocab)
     for number, p in enumerate(golden["prompts"]):
+        p["margin"], p["top"] = [], []
         for i, logits in ref.teacher_forced(p["prompt_ids"], p["ids"], args.mode):
+            margin, top = describe(logits)
+            p["margin"].append(margin)
+            p["top"].append(top)
             full.put(number, i, logits)
     full.close()
+    if args.out:
+        args.name = golden["model"]
+        write_golden(args.out, head(args, ref), "prompts", golden["prompts"])
 
 
 def read_rows(index_path):
@@ -453,6 +470,8 @@ def main():
     p.add_argument("--mode", choices=("prefill", "decode"), default="prefill")
     p.add_argument("--no-repack", action="store_true")
     p.add_argument("--no-flash", action="store_true")
+    p.add_argument("--kv-f32", action="store_true")
+    p.add_argument("--out", help="golden with this run's margins and logprobs for the same ids")
     command("kl", cmd_kl, "a", "b")
     args = parser.parse_args()
     args.f(args)
