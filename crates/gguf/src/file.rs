@@ -61,7 +61,7 @@ impl Bytes {
 
 /// Name, shape, type and place of a tensor.
 #[derive(Clone, Debug)]
-pub struct TensorInfo {
+pub(crate) struct TensorInfo {
     pub(crate) name: Box<str>,
     pub(crate) ty: GgmlType,
     pub(crate) n_dims: usize,

@@ -82,9 +82,7 @@ impl Gguf {
 
     /// The tensor called `name`.
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        let rank =
-            self.by_name.binary_search_by(|&index| (*self.tensors[index as usize].name).cmp(name)).ok()?;
-        Some(self.view(&self.tensors[self.by_name[rank] as usize]))
+        self.find(name).map(|index| self.view(&self.tensors[index]))
     }
 
     /// The tensor called `name`, which must be there.
@@ -98,10 +96,15 @@ impl Gguf {
 
     /// The data of the tensor called `name`, keeping this model open.
     pub fn share(self: &Arc<Self>, name: &str) -> Option<SharedBytes> {
-        let rank =
-            self.by_name.binary_search_by(|&index| (*self.tensors[index as usize].name).cmp(name)).ok()?;
-        let index = self.by_name[rank] as usize;
+        let index = self.find(name)?;
         Some(SharedBytes::tensor(Arc::clone(self), index, self.data_of(index).len()))
+    }
+
+    /// Index in `tensors` of the one called `name`.
+    fn find(&self, name: &str) -> Option<usize> {
+        let name_of = |index: u32| &*self.tensors[index as usize].name;
+        let rank = self.by_name.binary_search_by(|&index| name_of(index).cmp(name)).ok()?;
+        Some(self.by_name[rank] as usize)
     }
 
     /// Data of the tensor at `index`.

@@ -16,7 +16,7 @@
 //! against this function.
 //!
 //! Every field of a block struct is bytes, so that a block may lie at any address of a mapped file; two-byte floats
-//! are `[u8; 2]`, read by [`f16`].
+//! are `[u8; 2]`, read by [`f16()`].
 
 pub mod fp4;
 pub mod grids;

@@ -1,9 +1,11 @@
 //! Sound files: what another writer wrote is read, and what is written is read back.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use minfer_gguf::{
-    Array, GgmlType, Gguf, Metadata, Problem, Strings, TensorSpec, Value, Writer, random_blocks, to_bytes,
+    Array, GgmlType, Gguf, Metadata, Problem, SharedBytes, Strings, TensorSpec, Value, Writer, random_blocks,
+    to_bytes,
 };
 use proptest::prelude::*;
 
@@ -122,6 +124,20 @@ fn getters_convert_and_refuse_by_name() {
             "expected \"{expected}\" in: {found}"
         );
     }
+}
+
+#[test]
+fn shared_bytes_outlive_their_model() {
+    let gguf = Arc::new(Gguf::open(&every()).unwrap());
+    let expected = gguf.tensor("blocks").unwrap().data().to_vec();
+    let shared = gguf.share("blocks").unwrap();
+    assert!(gguf.share("absent").is_none());
+    drop(gguf);
+    assert_eq!(*shared, expected);
+    let row = shared.slice(68..136);
+    drop(shared);
+    assert_eq!(row.slice(0..34)[..], expected[68..102]);
+    assert_eq!(*SharedBytes::from(expected.clone()).slice(3..7), expected[3..7]);
 }
 
 /// Reading a file of another writer and writing it again gives the same bytes.
