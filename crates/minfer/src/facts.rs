@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use minfer_cpu::Isa;
 use minfer_gguf::{GgmlType, Gguf};
 use serde::Serialize;
 
@@ -26,6 +27,12 @@ pub struct Facts {
     pub tensors: usize,
     /// Longest context that the model was trained for.
     pub context: Option<u64>,
+    /// Bytes of matrices that one generated token reads: all of them, but of the embedding table only if it is the
+    /// output matrix too.
+    pub bytes_per_token: u64,
+    /// Types of the matrices.
+    #[serde(skip)]
+    pub matrix_types: Vec<GgmlType>,
     /// Bytes and number of tensors by type, by name of the type.
     pub types: BTreeMap<&'static str, TypeShare>,
 }
@@ -90,6 +97,11 @@ impl Facts {
             share.parameters += tensor.elements();
             share.bytes += tensor.data().len() as u64;
         }
+        let tied = gguf.tensor("output.weight").is_none();
+        let matrices = gguf.tensors().filter(|t| t.dims().len() > 1);
+        let mut matrix_types: Vec<GgmlType> = matrices.clone().map(|t| t.ty()).collect();
+        matrix_types.sort_unstable();
+        matrix_types.dedup();
         let parameters = types.values().map(|s| s.parameters).sum();
         let architecture = text("general.architecture");
         let context_key = architecture.as_ref().map(|a| format!("{a}.context_length"));
@@ -108,10 +120,20 @@ impl Facts {
             tensor_bytes: types.values().map(|s| s.bytes).sum(),
             file_bytes: gguf.file_bytes(),
             tensors: gguf.tensors().len(),
+            bytes_per_token: matrices
+                .filter(|t| tied || t.name() != "token_embd.weight")
+                .map(|t| t.data().len() as u64)
+                .sum(),
+            matrix_types,
             context: context_key.and_then(|key| metadata.u64(&key).ok().flatten()),
             types: types.into_iter().map(|(ty, share)| (ty.name(), share)).collect(),
             architecture,
         }
+    }
+
+    /// Ids of the matrix kernels that run this file on `isa`, by type.
+    pub fn kernels(&self, isa: Isa) -> Vec<String> {
+        minfer_cpu::kernels(isa).filter(|k| self.matrix_types.contains(&k.ty)).map(|k| k.id()).collect()
     }
 
     /// The model in a few words, as llama-bench's first column: `llama 135M Q4_1`.

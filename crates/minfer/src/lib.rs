@@ -1,12 +1,34 @@
 //! Local LLM inference: load any GGUF, run it fast, prove it right.
+//!
+//! [`Llm`] is the short way from a model to text; the crates it stands on are re-exported for everything else.
+//!
+//! ```no_run
+//! use minfer::{Generate, Llm, Message, Options};
+//!
+//! let llm = Llm::load(&"pip:smollm2".parse()?, &Options::default())?;
+//! let question = [Message::user("Why is the sky blue?")];
+//! for piece in llm.chat(&question, &Generate { max_tokens: Some(64), ..Generate::default() })? {
+//!     print!("{}", piece?);
+//! }
+//! # Ok::<(), minfer::Error>(())
+//! ```
 
 pub mod bench;
 pub mod env;
 pub mod facts;
+mod llm;
 pub mod perplexity;
 mod random;
 pub mod source;
 pub mod synth;
+
+pub use llm::{Error, Generate, Generation, Llm, Loaded, Message, Options, Summary, load_model};
+
+pub use minfer_cpu as cpu;
+pub use minfer_engine as engine;
+pub use minfer_gguf as gguf;
+pub use minfer_model as model;
+pub use minfer_tokenizer as tokenizer;
 
 /// The commit that this program was built from; "unknown" outside of a repository.
 pub const BUILD_COMMIT: &str = env!("MINFER_BUILD_COMMIT");

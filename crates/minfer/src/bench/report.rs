@@ -51,12 +51,12 @@ pub struct Row {
     pub n_threads: usize,
     /// Whether weights were repacked at load.
     pub repack: bool,
-    /// Type of the cache.
-    pub kv_type: &'static str,
+    /// Type of cached keys.
+    pub type_k: &'static str,
+    /// Type of cached values.
+    pub type_v: &'static str,
     /// Kernels that ran, by id.
     pub kernels: Vec<String>,
-    /// Bytes of weights that one generated token reads.
-    pub bytes_per_token: u64,
     /// When it began.
     pub time: SystemTime,
     /// Duration of each repetition.
@@ -77,7 +77,7 @@ impl Row {
     fn roof_share(&self) -> Option<f64> {
         let bandwidth = self.machine.read_bandwidth.filter(|_| self.test.n_prompt == 0)?;
         let (mean, _) = mean_and_deviation(&self.speeds());
-        Some(mean * self.bytes_per_token as f64 / bandwidth)
+        Some(mean * self.facts.bytes_per_token as f64 / bandwidth)
     }
 
     /// All fields, in llama-bench's order; those of features that minfer has none of have their neutral value.
@@ -103,8 +103,8 @@ impl Row {
             ("cpu_mask", json!("0x0")),
             ("cpu_strict", json!(false)),
             ("poll", json!(0)),
-            ("type_k", json!(self.kv_type)),
-            ("type_v", json!(self.kv_type)),
+            ("type_k", json!(self.type_k)),
+            ("type_v", json!(self.type_v)),
             ("n_gpu_layers", json!(0)),
             ("n_cpu_moe", json!(0)),
             ("split_mode", json!("none")),
@@ -133,7 +133,7 @@ impl Row {
             ("isa", json!(self.machine.isa)),
             ("kernels", json!(self.kernels)),
             ("read_bandwidth", json!(self.machine.read_bandwidth)),
-            ("bytes_per_token", json!(self.bytes_per_token)),
+            ("bytes_per_token", json!(self.facts.bytes_per_token)),
             ("roof_share", json!(self.roof_share())),
             ("samples_ns", json!(nanoseconds)),
             ("samples_ts", json!(speeds)),
@@ -308,15 +308,17 @@ mod tests {
                 file_bytes: 98_362_432,
                 tensors: 272,
                 context: None,
+                bytes_per_token: 100_000_000,
+                matrix_types: Vec::new(),
                 types: BTreeMap::new(),
             },
             n_batch: 2048,
             n_ubatch: 512,
             n_threads: 2,
             repack: true,
-            kv_type: "f16",
+            type_k: "f16",
+            type_v: "f16",
             kernels: vec!["gemv.q4_1.avx2".into(), "gemm.q4_1.avx2".into()],
-            bytes_per_token: 100_000_000,
             time: SystemTime::UNIX_EPOCH + Duration::from_secs(951_827_696),
             samples: vec![Duration::from_secs(1), Duration::from_secs(2)],
             machine: Machine {

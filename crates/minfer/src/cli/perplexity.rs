@@ -1,0 +1,187 @@
+//! `minfer perplexity`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use minfer::cpu::CpuOptions;
+use minfer::engine::executor::Executor;
+use minfer::model::LoadOptions;
+use minfer::perplexity::{Divergence, LogitsReader, LogitsWriter, Perplexity, Task};
+use minfer::tokenizer::{EncodeOptions, Tokenizer};
+use minfer::{Options, load_model};
+use serde_json::{Value, json};
+
+use super::args::{DeviceArgs, ModelArgs, ThreadArgs, open, parse_positive, usage};
+use super::terminal::{bar, print, read_file, stderr_is_terminal};
+
+/// Bytes of logits in one step at most.
+const LOGITS_BYTES: usize = 256 << 20;
+
+/// Measure how well a model predicts a text
+///
+/// By llama.cpp's definition: windows of --ctx tokens, the second half of each is scored. A newline at the end of the
+/// file is left out.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  minfer perplexity -m model.gguf -f text.txt\n  \
+    minfer perplexity -m model-f16.gguf -f text.txt --save-logits base.kld\n  minfer perplexity -m model-q4.gguf --kl-base base.kld")]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text
+    #[arg(short, long, value_name = "FILE", required_unless_present = "kl_base", conflicts_with = "kl_base")]
+    file: Option<PathBuf>,
+    /// Tokens of a window
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = parse_positive)]
+    ctx: usize,
+    /// Compare with the logits in this file, as --save-logits or llama-perplexity wrote them; it has the text too
+    #[arg(long, value_name = "FILE")]
+    kl_base: Option<PathBuf>,
+    /// Write the logits to this file, to compare others with
+    #[arg(long, value_name = "FILE", conflicts_with = "kl_base")]
+    save_logits: Option<PathBuf>,
+    /// Tokens of a step
+    #[arg(long = "ub", alias = "ubatch-size", value_name = "N", default_value_t = 512, value_parser = parse_positive)]
+    n_ubatch: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    threads: ThreadArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+impl Args {
+    /// Runs the command.
+    pub(super) fn run(self) -> Result<()> {
+        let gguf = open(&self.model.model)?;
+        let tokenizer = Tokenizer::from_gguf(gguf.metadata()).context("cannot read the vocabulary")?;
+        // The model may have more logits than the vocabulary has tokens: its own number counts.
+        let vocab = minfer::model::DecoderSpec::from_gguf(&gguf)?.vocab;
+        let mut base = self.kl_base.as_deref().map(|path| LogitsReader::open(path, vocab)).transpose()?;
+        let (tokens, n_ctx) = match &base {
+            Some(base) => (base.tokens().to_vec(), base.n_ctx()),
+            None => (self.text(&tokenizer)?, self.ctx),
+        };
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let task = Task { tokens: &tokens, n_ctx, bos };
+        let options = Options {
+            cpu: CpuOptions {
+                threads: self.threads.threads,
+                isa: self.device.isa,
+                repack: self.device.repack.into(),
+            },
+            load: LoadOptions {
+                context: Some(n_ctx),
+                max_tokens: self.n_ubatch,
+                max_outputs: (LOGITS_BYTES / (4 * vocab.max(1))).clamp(1, self.n_ubatch),
+                ..LoadOptions::default()
+            },
+        };
+        let mut model = load_model(&gguf, &options, &mut |_, _| {}).context("cannot load the model")?.model;
+        let mut writer = match &self.save_logits {
+            Some(path) => Some(LogitsWriter::create(path, &task, model.limits().vocab)?),
+            None => None,
+        };
+        let mut perplexity = Perplexity::default();
+        let mut divergence = Divergence::default();
+        let total = (task.windows() * task.scored_per_window()) as u64;
+        let bar = bar(total, "");
+        if stderr_is_terminal() {
+            bar.set_style(indicatif::ProgressStyle::with_template(
+                "{msg} {wide_bar} {pos}/{len} tokens {eta}",
+            )?);
+        }
+        task.run(&mut model, &mut |prediction| {
+            perplexity.0.add(prediction.nll()?);
+            if let Some(writer) = &mut writer {
+                writer.add(&prediction)?;
+            }
+            if let Some(base) = &mut base {
+                divergence.add(&prediction, base.next_log_probs()?)?;
+            }
+            bar.set_message(format!("PPL {:.4}", perplexity.value()));
+            bar.inc(1);
+            Ok(())
+        })?;
+        bar.finish_and_clear();
+        if let Some(writer) = writer {
+            writer.finish()?;
+        }
+        let report = report(&task, &perplexity, base.is_some().then_some(&divergence));
+        match self.json {
+            true => print(format!("{}\n", serde_json::to_string_pretty(&report)?)),
+            false => print(text(&report)),
+        }
+    }
+
+    fn text(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        let Some(path) = &self.file else { return Err(usage("no text: give it by --file")) };
+        let mut bytes = read_file(path)?;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+        }
+        Ok(tokenizer.encode_bytes(&bytes, EncodeOptions { add_special: true, parse_special: false }))
+    }
+}
+
+fn report(task: &Task<'_>, perplexity: &Perplexity, divergence: Option<&Divergence>) -> Value {
+    let mut report = json!({
+        "perplexity": perplexity.value(),
+        "perplexity_error": perplexity.standard_error(),
+        "windows": task.windows(),
+        "n_ctx": task.n_ctx,
+        "scored_tokens": perplexity.0.count(),
+    });
+    if let (Some(d), Some(fields)) = (divergence, report.as_object_mut()) {
+        let quantiles = d.quantiles();
+        fields.insert("base_perplexity".into(), json!(Perplexity(d.nll_base).value()));
+        fields.insert("ln_perplexity_ratio".into(), json!(d.nll_difference.mean()));
+        fields.insert("ln_perplexity_ratio_error".into(), json!(d.nll_difference.standard_error()));
+        fields.insert("mean_kld".into(), json!(d.kld.mean()));
+        fields.insert("mean_kld_error".into(), json!(d.kld.standard_error()));
+        fields.insert("max_kld".into(), json!(quantiles.map(|q| q.max)));
+        fields.insert("p999_kld".into(), json!(quantiles.map(|q| q.p999)));
+        fields.insert("p99_kld".into(), json!(quantiles.map(|q| q.p99)));
+        fields.insert("median_kld".into(), json!(quantiles.map(|q| q.median)));
+        fields.insert("rms_p_difference".into(), json!(d.rms_p_difference()));
+        fields.insert("same_top".into(), json!(d.same_top_share()));
+    }
+    report
+}
+
+/// The report for people.
+fn text(report: &Value) -> String {
+    let number = |name: &str| report[name].as_f64().unwrap_or(f64::NAN);
+    let mut text = format!(
+        "PPL = {:.4} ± {:.4} ({} windows of {}, {} tokens scored)\n",
+        number("perplexity"),
+        number("perplexity_error"),
+        report["windows"],
+        report["n_ctx"],
+        report["scored_tokens"]
+    );
+    if report.get("mean_kld").is_some() {
+        text += &format!("PPL of the base        = {:.4}\n", number("base_perplexity"));
+        text += &format!(
+            "ln(PPL/PPL of base)    = {:.6} ± {:.6}\n",
+            number("ln_perplexity_ratio"),
+            number("ln_perplexity_ratio_error")
+        );
+        text += &format!(
+            "KL divergence, mean    = {:.6} ± {:.6}\n",
+            number("mean_kld"),
+            number("mean_kld_error")
+        );
+        text += &format!(
+            "  median {:.6}, 99 % {:.6}, 99.9 % {:.6}, max {:.6}\n",
+            number("median_kld"),
+            number("p99_kld"),
+            number("p999_kld"),
+            number("max_kld")
+        );
+        text += &format!("RMS difference of p    = {:.3} %\n", 100.0 * number("rms_p_difference"));
+        text += &format!("same most probable     = {:.3} %\n", 100.0 * number("same_top"));
+    }
+    text
+}

@@ -1,0 +1,171 @@
+//! `minfer run`.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use minfer::cpu::CpuOptions;
+use minfer::engine::FinishReason;
+use minfer::gguf::Gguf;
+use minfer::model::LoadOptions;
+use minfer::{Generate, Generation, Llm, Message, Options, Summary};
+
+use super::Outcome;
+use super::args::{
+    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, open, parse_positive, usage,
+};
+use super::interrupt::{interrupted, on_interrupt};
+use super::terminal::{bar, note, read_stdin};
+
+/// Answer a prompt
+///
+/// The prompt is put into the model's chat template; the answer is streamed to stdout, a summary goes to stderr.
+/// Ctrl-C ends the answer, a second one the program.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  minfer run 'Why is the sky blue?'\n  git diff | minfer run --system 'Write a commit message.'\n  \
+    minfer run --raw --temp 0 -n 32 'Once upon a time'"
+)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// What to answer; stdin if left out
+    #[arg(value_name = "PROMPT")]
+    prompt: Option<String>,
+    /// Tokens to generate at most; until the model stops or the context is full if left out
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse_positive)]
+    n_predict: Option<usize>,
+    /// Continue the text of the prompt, without a template
+    #[arg(long)]
+    raw: bool,
+    /// Instructions that precede the prompt
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// End before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    threads: ThreadArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+impl Args {
+    /// Runs the command.
+    pub(super) fn run(self) -> Result<Outcome> {
+        let prompt = self.prompt()?;
+        let gguf = open(&self.model.model)?;
+        let llm = self.load(&gguf)?;
+        let tokens = self.tokens(&llm, &prompt)?;
+        let options = Generate {
+            max_tokens: self.n_predict,
+            sampling: self.sampling.params(),
+            stop: self.stop.clone(),
+        };
+        let mut generation = llm.generate(tokens, &options).context("cannot generate")?;
+        let canceller = generation.canceller();
+        on_interrupt(move || canceller.cancel())?;
+        let streamed = stream(&mut generation);
+        if let Some(summary) = generation.summary() {
+            self.summarize(&llm, summary);
+        }
+        streamed?;
+        Ok(if interrupted() { Outcome::Interrupted } else { Outcome::Done })
+    }
+
+    /// The prompt, from the argument or stdin. One newline at the end of stdin is the shell's, not the text's.
+    fn prompt(&self) -> Result<String> {
+        if let Some(prompt) = &self.prompt {
+            return Ok(prompt.clone());
+        }
+        let bytes = read_stdin()?.ok_or_else(|| usage("no prompt: give it as an argument or on stdin"))?;
+        let mut text = String::from_utf8(bytes).context("the prompt on stdin is not UTF-8")?;
+        if text.ends_with('\n') {
+            text.pop();
+        }
+        if text.is_empty() {
+            return Err(usage("the prompt on stdin is empty"));
+        }
+        Ok(text)
+    }
+
+    fn load(&self, gguf: &Arc<Gguf>) -> Result<Llm> {
+        let options = Options {
+            cpu: CpuOptions {
+                threads: self.threads.threads,
+                isa: self.device.isa,
+                repack: self.device.repack.into(),
+            },
+            load: LoadOptions { context: self.context.ctx, ..LoadOptions::default() },
+        };
+        let bar = bar(0, "loading");
+        let llm = Llm::from_gguf(gguf, &options, &mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        llm.context("cannot load the model")
+    }
+
+    fn tokens(&self, llm: &Llm, prompt: &str) -> Result<Vec<u32>> {
+        if self.raw {
+            return Ok(llm.text_prompt(prompt));
+        }
+        if !llm.has_chat_template() {
+            note("the model has no chat template: continuing the text as with --raw");
+            return Ok(llm.text_prompt(&match &self.system {
+                Some(system) => format!("{system}\n\n{prompt}"),
+                None => prompt.to_owned(),
+            }));
+        }
+        let system = self.system.iter().map(Message::system);
+        let messages: Vec<Message> = system.chain([Message::user(prompt)]).collect();
+        Ok(llm.chat_prompt(&messages)?)
+    }
+
+    /// Speed and end, on stderr.
+    fn summarize(&self, llm: &Llm, summary: &Summary) {
+        if summary.reason == FinishReason::Length && self.n_predict.is_none() {
+            note(&format!("the context of {} tokens is full: a larger one is given by --ctx", llm.context()));
+        }
+        let usage = summary.usage;
+        // The first token comes out of the prompt's last step.
+        let generated = usage.completion_tokens.saturating_sub(1);
+        let seed = match self.sampling.temp > 0.0 && self.sampling.seed.is_none() {
+            true => format!(", seed {}", summary.seed),
+            false => String::new(),
+        };
+        note(&format!(
+            "prompt {} tokens, {}; generated {} tokens, {}; load {:.2} s{seed}",
+            usage.prompt_tokens,
+            speed(usage.prompt_tokens, summary.prefill),
+            usage.completion_tokens,
+            speed(generated, summary.decode),
+            llm.load_time().as_secs_f64(),
+        ));
+    }
+}
+
+/// Tokens per second; `-` where nothing was timed.
+fn speed(tokens: usize, time: Duration) -> String {
+    match time.as_secs_f64() {
+        seconds if seconds > 0.0 && tokens > 0 => format!("{:.1} tok/s", tokens as f64 / seconds),
+        _ => "- tok/s".to_owned(),
+    }
+}
+
+/// Writes the text as it comes, and a newline after it.
+fn stream(generation: &mut Generation) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    for piece in generation {
+        out.write_all(piece?.as_bytes())?;
+        out.flush()?;
+    }
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}

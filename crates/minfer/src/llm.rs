@@ -1,0 +1,348 @@
+//! The public interface: a model from a source, text out of it.
+
+mod text;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use minfer_cpu::{CpuDevice, CpuOptions};
+use minfer_engine::{
+    Canceller, Engine, EngineConfig, Event, FinishReason, Handle, Request, SamplingParams, StartError, Stop,
+    SubmitError, TokenTable, Usage,
+};
+use minfer_gguf::Gguf;
+use minfer_model::{LoadOptions, Model};
+use minfer_tokenizer::{ChatTemplate, EncodeOptions, TemplateInput, Tokenizer};
+use serde::{Deserialize, Serialize};
+
+use crate::facts::Facts;
+use crate::source::{Cache, Source, SourceError};
+use text::Characters;
+
+/// Why there is no text.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No model file.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A model file that cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] minfer_gguf::Error),
+    /// A model that cannot be loaded.
+    #[error(transparent)]
+    Model(#[from] minfer_model::Error),
+    /// A vocabulary or template that cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] minfer_tokenizer::Error),
+    /// The engine does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The engine does not take the request.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// A conversation, and a model that has no template for one.
+    #[error("the model has no chat template: it continues text, but does not answer")]
+    NoChatTemplate,
+    /// The generation broke off.
+    #[error("{0}")]
+    Generation(String),
+}
+
+/// How to load a model.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The CPU's threads, instruction set and weight layout.
+    pub cpu: CpuOptions,
+    /// Context, size of a step, number of sequences.
+    pub load: LoadOptions,
+}
+
+/// A model on the CPU, for who drives it without an engine.
+pub struct Loaded {
+    /// The model: an [`Executor`](minfer_engine::executor::Executor).
+    pub model: Model<CpuDevice>,
+    /// Whether its weights were rearranged in memory.
+    pub repacked: bool,
+}
+
+/// Loads a model onto the CPU. `progress` hears the bytes of weights done, and of all.
+///
+/// # Errors
+///
+/// [`Error::Model`].
+pub fn load_model(
+    gguf: &Arc<Gguf>,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Loaded, Error> {
+    let mut device = CpuDevice::new(&options.cpu).map_err(minfer_model::Error::from)?;
+    let repacked = device.settle_repack(gguf.tensors().map(|t| t.data().len() as u64).sum());
+    let model = Model::load(gguf, device, &options.load, progress)?;
+    Ok(Loaded { model, repacked })
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user` or `assistant`, or what else the model's template knows.
+    pub role: String,
+    /// What was said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message of the user.
+    pub fn user(content: impl Into<String>) -> Message {
+        Message { role: "user".to_owned(), content: content.into() }
+    }
+
+    /// Instructions that precede a conversation.
+    pub fn system(content: impl Into<String>) -> Message {
+        Message { role: "system".to_owned(), content: content.into() }
+    }
+
+    /// An answer of the model.
+    pub fn assistant(content: impl Into<String>) -> Message {
+        Message { role: "assistant".to_owned(), content: content.into() }
+    }
+}
+
+/// How to generate.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Generate {
+    /// Tokens at most; `None` goes on until the model stops or the context is full.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Strings that end the text before themselves.
+    pub stop: Vec<String>,
+}
+
+/// A loaded model with its vocabulary. Shareable; requests of several threads are computed together.
+pub struct Llm {
+    engine: Engine,
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    facts: Facts,
+    load_time: Duration,
+}
+
+impl Llm {
+    /// Fetches (if need be) and loads a model.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Source`] and all of [`Llm::from_gguf`].
+    pub fn load(source: &Source, options: &Options) -> Result<Llm, Error> {
+        let path = match source {
+            Source::Path(path) => source.fetch(&Cache::at(path), &mut |_| {})?,
+            _ => source.fetch(&Cache::from_env()?, &mut |_| {})?,
+        };
+        Llm::from_gguf(&Arc::new(Gguf::open(&path)?), options, &mut |_, _| {})
+    }
+
+    /// Loads a model from an open file. `progress` hears the bytes of weights done, and of all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Model`], [`Error::Tokenizer`], [`Error::Start`].
+    pub fn from_gguf(
+        gguf: &Arc<Gguf>,
+        options: &Options,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Llm, Error> {
+        let start = Instant::now();
+        let tokenizer = Tokenizer::from_gguf(gguf.metadata())?;
+        for warning in tokenizer.warnings() {
+            tracing::info!("vocabulary: {warning}");
+        }
+        let template = ChatTemplate::from_gguf(gguf.metadata())?;
+        let Loaded { model, repacked } = load_model(gguf, options, progress)?;
+        let device = model.device();
+        tracing::info!(isa = %device.isa(), threads = device.threads(), repacked, "model loaded");
+        let config = EngineConfig {
+            max_running: options.load.sequences,
+            step_tokens: options.load.max_tokens,
+            ..EngineConfig::default()
+        };
+        let engine = Engine::new(model, token_table(&tokenizer), config)?;
+        Ok(Llm { engine, tokenizer, template, facts: Facts::of(gguf), load_time: start.elapsed() })
+    }
+
+    /// Answers a conversation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoChatTemplate`], [`Error::Tokenizer`] if the template refuses the messages, [`Error::Submit`].
+    pub fn chat(&self, messages: &[Message], options: &Generate) -> Result<Generation, Error> {
+        self.generate(self.chat_prompt(messages)?, options)
+    }
+
+    /// Continues a text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Submit`].
+    pub fn complete(&self, text: &str, options: &Generate) -> Result<Generation, Error> {
+        self.generate(self.text_prompt(text), options)
+    }
+
+    /// Continues a prompt of tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Submit`].
+    pub fn generate(&self, prompt: Vec<u32>, options: &Generate) -> Result<Generation, Error> {
+        let stop = Stop {
+            tokens: self.tokenizer.end_of_generation(),
+            strings: options.stop.iter().map(|s| s.clone().into_bytes()).collect(),
+        };
+        let request = Request {
+            prompt,
+            max_tokens: options.max_tokens,
+            sampling: options.sampling,
+            stop,
+            ..Request::default()
+        };
+        let handle = self.engine.submit(request)?;
+        Ok(Generation { handle, characters: Characters::default(), seed: 0, summary: None })
+    }
+
+    /// The tokens of a conversation, up to the beginning of the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoChatTemplate`], [`Error::Tokenizer`] if the template refuses the messages.
+    pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
+        let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
+        let text =
+            |id: Option<u32>| id.and_then(|id| self.tokenizer.piece(id)).unwrap_or_default().into_owned();
+        let input = TemplateInput {
+            messages: messages
+                .iter()
+                .map(|m| serde_json::json!({"role": m.role, "content": m.content}))
+                .collect(),
+            add_generation_prompt: true,
+            bos: text(self.tokenizer.bos()),
+            eos: text(self.tokenizer.eos()),
+            ..TemplateInput::default()
+        };
+        Ok(self.text_prompt(&template.render(&input)?))
+    }
+
+    /// The tokens of a text to be continued: with the BOS that the file asks for, but once, and never with EOS.
+    pub fn text_prompt(&self, text: &str) -> Vec<u32> {
+        let options = EncodeOptions { add_special: false, parse_special: true };
+        let mut ids = self.tokenizer.encode(text, options);
+        if let Some(bos) = self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos())
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        ids
+    }
+
+    /// Whether the file has a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The vocabulary.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// What the file is.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Tokens that the context holds.
+    pub fn context(&self) -> usize {
+        self.engine.capacity()
+    }
+
+    /// How long loading took.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
+    }
+}
+
+/// The bytes of every token as text has them: none for special tokens.
+fn token_table(tokenizer: &Tokenizer) -> TokenTable {
+    let bytes =
+        |id: u32| if tokenizer.is_special(id) { Default::default() } else { tokenizer.token_bytes(id) };
+    (0..tokenizer.vocab_size() as u32).map(bytes).collect()
+}
+
+/// Text on its way: an iterator over pieces of whole characters. Dropping it cancels the request.
+pub struct Generation {
+    handle: Handle,
+    characters: Characters,
+    seed: u64,
+    summary: Option<Summary>,
+}
+
+/// How a generation went.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// Token counts.
+    pub usage: Usage,
+    /// Time from the start of the prompt to the first token.
+    pub prefill: Duration,
+    /// Time from the first token to the end.
+    pub decode: Duration,
+    /// The seed that repeats it.
+    pub seed: u64,
+}
+
+impl Generation {
+    /// Cancels it, from any thread; it then ends as if the model had stopped.
+    pub fn canceller(&self) -> Canceller {
+        self.handle.canceller()
+    }
+
+    /// How it went, once it has ended.
+    pub fn summary(&self) -> Option<&Summary> {
+        self.summary.as_ref()
+    }
+}
+
+impl Iterator for Generation {
+    type Item = Result<String, Error>;
+
+    /// Waits for more text; `None` at the end.
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let piece = match self.handle.next()? {
+                Event::Started { seed, .. } => {
+                    self.seed = seed;
+                    continue;
+                }
+                Event::Prefill { .. } => continue,
+                Event::Token { bytes, .. } => self.characters.push(&bytes),
+                Event::Finished { reason, usage, timings } => {
+                    let failure = match &reason {
+                        FinishReason::Error(what) => Some(Error::Generation(what.clone())),
+                        FinishReason::SlowReader(events) => {
+                            Some(Error::Generation(format!("cancelled: {events} events were left unread")))
+                        }
+                        _ => None,
+                    };
+                    let (prefill, decode) = (timings.prefill, timings.decode);
+                    self.summary = Some(Summary { reason, usage, prefill, decode, seed: self.seed });
+                    if let Some(failure) = failure {
+                        return Some(Err(failure));
+                    }
+                    self.characters.finish()
+                }
+            };
+            if !piece.is_empty() {
+                return Some(Ok(piece));
+            }
+        }
+    }
+}
