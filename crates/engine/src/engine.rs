@@ -163,12 +163,11 @@ impl Engine {
         let canceller = Canceller::default();
         let (submitted, place) = (Instant::now(), Some(place));
         let job = Job { request, sink, canceller: canceller.clone(), submitted, place };
-        match self.jobs.as_ref().map(|jobs| jobs.try_send(job)) {
-            Some(Ok(())) => {}
-            Some(Err(TrySendError::Full(_))) => return Err(full),
-            Some(Err(TrySendError::Disconnected(_))) | None => {
-                return Err(SubmitError::Stopped(self.shared.ended()));
-            }
+        let stopped = || SubmitError::Stopped(self.shared.ended());
+        match self.jobs.as_ref().ok_or_else(stopped)?.try_send(job) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => return Err(full),
+            Err(TrySendError::Disconnected(_)) => return Err(stopped()),
         }
         let shared = self.shared.clone();
         Ok(Handle { source, canceller, shared, usage, finished: false })

@@ -252,12 +252,14 @@ impl Executor for FakeExecutor {
                     let prefix = self.attend(row);
                     self.output(row, last, prefix)
                 }
-                Some(_) => Err(what.clone()),
-                None => Err("its token comes from a failed row".into()),
+                // The script, or the step before, has said why.
+                _ => Err(String::new()),
             };
             out.rows.push(result.unwrap_or_else(|error| {
                 failed.push(row.seq);
-                what = error;
+                if what.is_empty() {
+                    what = error;
+                }
                 RowOutput::Nothing
             }));
         }

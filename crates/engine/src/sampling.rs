@@ -287,7 +287,7 @@ fn draw(weights: &[u64], seed: u64, position: u64) -> Option<usize> {
     let [r0, r1, ..] = philox4x32_10([p0, p1, 0, 0], split(seed));
     let random = u64::from(r1) << 32 | u64::from(r0);
     let total: u64 = weights.iter().sum();
-    let target = (u128::from(random) * u128::from(total) >> 64) as u64;
+    let target = ((u128::from(random) * u128::from(total)) >> 64) as u64;
     let mut sum = 0;
     weights.iter().position(|weight| {
         sum += weight;

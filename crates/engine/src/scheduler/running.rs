@@ -49,7 +49,9 @@ impl Job {
     }
 
     /// Ends a request that still waits.
-    pub(super) fn finish(self, reason: FinishReason) {
+    pub(super) fn finish(mut self, reason: FinishReason) {
+        // Who hears of the end may count on the place.
+        self.place = None;
         let usage = Usage { prompt_tokens: self.request.prompt.len(), completion_tokens: 0 };
         let timings = Timings { queue: self.submitted.elapsed(), ..Timings::default() };
         self.sink.finish(reason, usage, timings);

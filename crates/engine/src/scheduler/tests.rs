@@ -1,1 +1,409 @@
+//! The loop, turned by hand over the fake executor, against an oracle that knows nothing of steps.
 
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::event::{Canceller, Source, Stopped, channel};
+use crate::executor::{CacheGroup, Tokens};
+use crate::fake::FakeExecutor;
+use crate::request::{Request, Stop};
+use crate::sampling::{SamplingParams, logprobs, sample, sample_penalized};
+
+const VOCAB: usize = 32;
+
+/// Tokens of one to three of the letters a, b and c; the last four are special.
+fn table() -> TokenTable {
+    let piece = |id: usize| match id {
+        28.. => String::new(),
+        _ => (0..1 + id % 3).map(|i| ["a", "b", "c"][(id / 3 + i * i) % 3]).collect(),
+    };
+    (0..VOCAB).map(piece).collect()
+}
+
+/// What a request came to.
+#[derive(Clone, Debug, PartialEq)]
+struct Outcome {
+    ids: Vec<TokenId>,
+    text: Vec<u8>,
+    logprobs: Vec<Logprobs>,
+    reason: FinishReason,
+}
+
+/// The same, from the definition: one token after the other, on the whole prefix.
+fn oracle(request: &Request, seed: u64, capacity: usize) -> Outcome {
+    let (table, mut scratch) = (table(), Scratch::default());
+    let mut tokens = request.prompt.clone();
+    let mut out = Outcome { ids: vec![], text: vec![], logprobs: vec![], reason: FinishReason::Length };
+    while out.ids.len() < request.max_tokens.unwrap_or(usize::MAX) && tokens.len() <= capacity {
+        let logits = FakeExecutor::logits_after(&tokens, VOCAB);
+        let sampling = &request.sampling;
+        let spec = sampling.spec(seed, tokens.len());
+        let window = &tokens[tokens.len().saturating_sub(sampling.penalty_window)..];
+        let id = match sampling.penalties() {
+            Some(penalties) => sample_penalized(&logits, (window, &penalties), &spec, None, &mut scratch),
+            None => sample(&logits, &spec, None, &mut scratch),
+        };
+        let id = id.unwrap();
+        tokens.push(id);
+        out.ids.push(id);
+        out.logprobs.extend(request.logprobs.map(|top| logprobs(&logits, id, top.into())));
+        if request.stop.tokens.contains(&id) {
+            out.reason = FinishReason::Stop(Stopped::Token(id));
+            return out;
+        }
+        for &byte in table.bytes(id) {
+            out.text.push(byte);
+            let strings = request.stop.strings.iter().enumerate();
+            let ends = strings.filter(|(_, string)| out.text.ends_with(string));
+            if let Some((index, string)) = ends.max_by_key(|(_, string)| string.len()) {
+                out.text.truncate(out.text.len() - string.len());
+                out.reason = FinishReason::Stop(Stopped::String(index));
+                return out;
+            }
+        }
+    }
+    out
+}
+
+/// A scheduler and its clients.
+struct Bench {
+    scheduler: Scheduler<FakeExecutor>,
+    clients: Vec<(Source, Canceller)>,
+}
+
+impl Bench {
+    fn new(executor: FakeExecutor, config: EngineConfig) -> Self {
+        let scheduler = Scheduler::new(executor, table(), &config).unwrap();
+        Bench { scheduler, clients: Vec::new() }
+    }
+
+    fn submit(&mut self, request: Request, capacity: usize) -> Canceller {
+        let (sink, source) = channel(capacity);
+        let canceller = Canceller::default();
+        self.clients.push((source, canceller.clone()));
+        let (submitted, place) = (Instant::now(), None);
+        self.scheduler.enqueue(Job { request, sink, canceller: canceller.clone(), submitted, place });
+        canceller
+    }
+
+    /// A turn, after which the accounts must be right.
+    fn step(&mut self) {
+        self.scheduler.step().unwrap();
+        self.check();
+    }
+
+    fn check(&self) {
+        self.scheduler.kv.check_integrity(self.scheduler.running.iter().map(|r| &r.cache)).unwrap();
+    }
+
+    fn run(&mut self) {
+        let mut turns = 0;
+        while !self.scheduler.is_idle() {
+            self.step();
+            turns += 1;
+            assert!(turns < 10_000, "the loop does not end");
+        }
+    }
+
+    /// The events of all clients, in order of submission.
+    fn events(self) -> Vec<Vec<Event>> {
+        drop(self.scheduler);
+        self.clients.into_iter().map(|(source, _)| std::iter::from_fn(|| source.recv()).collect()).collect()
+    }
+
+    fn outcomes(self) -> Vec<Outcome> {
+        self.events().into_iter().map(outcome).collect()
+    }
+}
+
+/// Checks the order and the counts of a request's events.
+fn outcome(events: Vec<Event>) -> Outcome {
+    let mut out = Outcome { ids: vec![], text: vec![], logprobs: vec![], reason: FinishReason::Cancelled };
+    let (mut prompt, mut read) = (None, 0);
+    let last = events.len() - 1;
+    for (index, event) in events.into_iter().enumerate() {
+        match event {
+            Event::Started { prompt_tokens, .. } => {
+                assert_eq!(index, 0);
+                prompt = Some(prompt_tokens);
+            }
+            Event::Prefill { done } => {
+                assert!(read < done && done <= prompt.unwrap() && out.ids.is_empty());
+                read = done;
+            }
+            Event::Token { id, bytes, logprobs } => {
+                assert_eq!(Some(read), prompt);
+                out.ids.push(id);
+                out.text.extend(bytes);
+                out.logprobs.extend(logprobs);
+            }
+            Event::Finished { reason, usage, .. } => {
+                assert_eq!(index, last);
+                assert_eq!(usage.completion_tokens, out.ids.len());
+                assert!(prompt.is_none_or(|prompt| prompt == usage.prompt_tokens));
+                out.reason = reason;
+            }
+        }
+    }
+    out
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let sampling = (any::<u64>(), 0..3, 0..4).prop_map(|(seed, temperature, penalties)| SamplingParams {
+        temperature: temperature as f32,
+        seed: Some(seed),
+        repetition_penalty: if penalties == 1 { 1.5 } else { 1.0 },
+        frequency_penalty: if penalties == 2 { 0.5 } else { 0.0 },
+        penalty_window: 9,
+        ..SamplingParams::default()
+    });
+    let stop = (
+        proptest::collection::vec(0u32..32, 0..3),
+        proptest::collection::vec("[abc]{2,6}".prop_map(String::into_bytes), 0..3),
+    );
+    (
+        proptest::collection::vec(0u32..32, 1..40),
+        proptest::option::weighted(0.9, 1usize..25),
+        sampling,
+        stop.prop_map(|(tokens, strings)| Stop { tokens, strings }),
+        proptest::option::weighted(0.2, 0u8..4),
+    )
+        .prop_map(|(prompt, max_tokens, sampling, stop, logprobs)| Request {
+            prompt,
+            max_tokens,
+            sampling,
+            stop,
+            logprobs,
+        })
+}
+
+/// A request, the turn it arrives in, and after how many more it is cancelled.
+fn arrival() -> impl Strategy<Value = (Request, usize, Option<usize>)> {
+    (request(), 0usize..40, proptest::option::weighted(0.2, 0usize..30))
+}
+
+fn machine() -> impl Strategy<Value = (Limits, EngineConfig)> {
+    let limits = (1usize..20, 1usize..6, 1usize..6, 2usize..12, 0usize..40, 0usize..20);
+    let config = (1usize..8, 1usize..20, 1usize..3);
+    (limits, config).prop_map(|(limits, (max_running, step_tokens, in_flight))| {
+        let (max_tokens, max_outputs, block_tokens, window, more, more_windowed) = limits;
+        // Down to what a sequence of about 40 needs.
+        let (full, windowed) = (40 / block_tokens + 1 + more, 12 + more_windowed);
+        let groups = [(full, None), (windowed, Some(window))];
+        let groups = groups.map(|(blocks, window)| CacheGroup { blocks, window }).to_vec();
+        let limits = Limits { vocab: VOCAB, context: 64, max_tokens, max_outputs, block_tokens, groups };
+        (limits, EngineConfig { max_running, step_tokens, in_flight, ..EngineConfig::default() })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// The property that matters: arrival, company, chunks, cache and pipelining change nothing for anybody, and when
+    /// all is over every block is free.
+    #[test]
+    fn a_request_gets_what_it_gets_alone(
+        arrivals in proptest::collection::vec(arrival(), 1..12),
+        (limits, config) in machine(),
+    ) {
+        let mut bench = Bench::new(FakeExecutor::new(limits.clone()), config);
+        let capacity = bench.scheduler.capacity();
+        let mut arrivals: Vec<_> =
+            arrivals.into_iter().filter(|(request, ..)| request.validate(&limits, capacity).is_ok()).collect();
+        arrivals.sort_by_key(|&(_, turn, _)| turn);
+        let (mut coming, mut cancels) = (arrivals.iter(), Vec::new());
+        for turn in 0..80 {
+            while coming.as_slice().first().is_some_and(|(_, at, _)| *at <= turn) {
+                let (request, _, patience) = coming.next().unwrap();
+                let canceller = bench.submit(request.clone(), 1000);
+                cancels.extend(patience.map(|patience| (turn + patience, canceller)));
+            }
+            cancels.iter().filter(|(at, _)| *at == turn).for_each(|(_, canceller)| canceller.cancel());
+            bench.step();
+        }
+        bench.run();
+        bench.scheduler.kv.check_integrity([]).unwrap();
+        for ((request, ..), outcome) in arrivals.iter().zip(bench.outcomes()) {
+            let expected = oracle(request, request.sampling.seed.unwrap(), capacity);
+            if outcome.reason == FinishReason::Cancelled {
+                prop_assert!(expected.ids.starts_with(&outcome.ids));
+                prop_assert!(expected.text.starts_with(&outcome.text));
+            } else {
+                prop_assert_eq!(outcome, expected);
+            }
+        }
+    }
+
+    /// Requests of which some fail, by their rows or by NaN logits, leave the others untouched.
+    #[test]
+    fn errors_end_only_their_requests(
+        requests in proptest::collection::vec(request(), 1..6),
+        fails in proptest::collection::vec((0u64..6, 0u64..20, any::<bool>()), 0..4),
+        nan_after in proptest::option::of(0u32..32),
+        in_flight in 1usize..3,
+    ) {
+        let hook = |submit: bool| {
+            let fails = fails.clone();
+            move |step: StepId, plan: &StepPlan| {
+                let due = |row: &&PlanRow| {
+                    fails.iter().any(|&(seq, at, on)| row.seq.0 == seq && step.0 >= at && on == submit)
+                };
+                let seqs: Vec<SeqId> = plan.rows.iter().filter(due).map(|row| row.seq).collect();
+                if seqs.is_empty() { Ok(()) } else { Err(StepError::Rows { seqs, what: "scripted".into() }) }
+            }
+        };
+        let limits = FakeExecutor::small_limits();
+        let mut executor = FakeExecutor::new(limits.clone()).on_submit(hook(true)).on_wait(hook(false));
+        if let Some(token) = nan_after {
+            executor = executor.nan_after(token);
+        }
+        let mut bench = Bench::new(executor, EngineConfig { in_flight, ..EngineConfig::default() });
+        for request in &requests {
+            bench.submit(request.clone(), 1000);
+        }
+        bench.run();
+        for (seq, (request, outcome)) in requests.iter().zip(bench.outcomes()).enumerate() {
+            let expected = oracle(request, request.sampling.seed.unwrap(), limits.context);
+            let scripted = fails.iter().any(|&(at, ..)| at == seq as u64);
+            match &outcome.reason {
+                // One text stands for all that failed in a step, so only that there was a cause can be checked.
+                FinishReason::Error(what) => {
+                    let last = outcome.ids.last().or(request.prompt.last()).copied();
+                    prop_assert!(scripted || last == nan_after, "{}", what);
+                    prop_assert!(expected.ids.starts_with(&outcome.ids));
+                }
+                _ => prop_assert_eq!(outcome, expected),
+            }
+        }
+    }
+}
+
+fn greedy(prompt: Vec<TokenId>, max_tokens: usize) -> Request {
+    Request { prompt, max_tokens: Some(max_tokens), sampling: SamplingParams::greedy(), ..Request::default() }
+}
+
+fn bench() -> Bench {
+    Bench::new(FakeExecutor::new(FakeExecutor::small_limits()), EngineConfig::default())
+}
+
+#[test]
+fn stop_strings_end_the_text_at_every_cut() {
+    let whole = oracle(&greedy(vec![1, 2, 3], 40), 0, 96);
+    let mut cut_inside = false;
+    for start in 0..whole.text.len() {
+        for end in start + 1..whole.text.len().min(start + 7) {
+            let mut request = greedy(vec![1, 2, 3], 40);
+            request.stop.strings.push(whole.text[start..end].to_vec());
+            let expected = oracle(&request, 0, 96);
+            cut_inside |= expected.text.len() > start.saturating_sub(7) && expected.ids.len() > 1;
+            let mut bench = bench();
+            bench.submit(request, 1000);
+            bench.run();
+            assert_eq!(bench.outcomes(), [expected]);
+        }
+    }
+    assert!(cut_inside);
+}
+
+#[test]
+fn cancelling_frees_the_blocks_for_the_very_next_step() {
+    for turns in 1..20 {
+        let mut bench = bench();
+        // Either takes all of the cache's 60 blocks but a few.
+        let mut limits = FakeExecutor::small_limits();
+        limits.groups[0].blocks = 24;
+        bench.scheduler =
+            Scheduler::new(FakeExecutor::new(limits), table(), &EngineConfig::default()).unwrap();
+        let first = bench.submit(greedy(vec![1; 30], 60), 1000);
+        bench.submit(greedy(vec![2; 40], 50), 1000);
+        (0..turns).for_each(|_| bench.step());
+        assert_eq!((bench.scheduler.running.len(), bench.scheduler.waiting.len()), (1, 1));
+        first.cancel();
+        bench.step();
+        assert_eq!(bench.scheduler.running[0].id, SeqId(1));
+        bench.run();
+        let outcomes = bench.outcomes();
+        assert_eq!(outcomes[0].reason, FinishReason::Cancelled);
+        assert_eq!(outcomes[1], oracle(&greedy(vec![2; 40], 50), 0, 96));
+    }
+}
+
+#[test]
+fn cancelling_ends_what_waits() {
+    let mut bench = bench();
+    bench.submit(greedy(vec![1], 90), 1000);
+    for _ in 0..20 {
+        bench.submit(greedy(vec![1], 90), 1000).cancel();
+    }
+    bench.step();
+    assert!(bench.scheduler.waiting.is_empty());
+    bench.run();
+    let events = bench.events();
+    assert!(matches!(events[20][..], [Event::Finished { reason: FinishReason::Cancelled, .. }]));
+}
+
+#[test]
+fn a_slow_reader_is_cut_off_at_its_bound() {
+    let mut bench = bench();
+    bench.submit(greedy(vec![1; 40], 50), 5);
+    bench.submit(greedy(vec![2; 40], 30), 1000);
+    bench.run();
+    let events = bench.events();
+    assert_eq!(events[0].len(), 6);
+    assert!(matches!(events[0][5], Event::Finished { reason: FinishReason::SlowReader(5), .. }));
+    assert_eq!(outcome(events[1].clone()), oracle(&greedy(vec![2; 40], 30), 0, 96));
+}
+
+#[test]
+fn prompts_are_chunked_and_hold_nobody_up() {
+    let plans = Arc::new(Mutex::new(Vec::<Vec<usize>>::new()));
+    let seen = plans.clone();
+    let executor = FakeExecutor::new(FakeExecutor::small_limits()).on_submit(move |_, plan| {
+        seen.lock().unwrap().push(plan.rows.iter().map(|row| row.tokens.len()).collect());
+        Ok(())
+    });
+    let mut bench = Bench::new(executor, EngineConfig { step_tokens: 8, in_flight: 1, ..Default::default() });
+    bench.submit(greedy(vec![1], 5), 1000);
+    bench.step();
+    bench.submit(greedy(vec![2; 20], 1), 1000);
+    bench.run();
+    // One generated token per step, and what is left of its eight tokens for the prompt.
+    assert_eq!(*plans.lock().unwrap(), [vec![1], vec![1, 7], vec![1, 7], vec![1, 6], vec![1]]);
+    let progress: Vec<Event> = bench.events().remove(1).drain(1..4).collect();
+    assert_eq!(progress, [7, 14, 20].map(|done| Event::Prefill { done }));
+}
+
+#[test]
+fn pipelining_feeds_tokens_from_the_step_before() {
+    let from_step = Arc::new(Mutex::new((0, 0)));
+    let seen = from_step.clone();
+    let executor = FakeExecutor::new(FakeExecutor::small_limits()).on_submit(move |_, plan| {
+        let mut seen = seen.lock().unwrap();
+        for row in &plan.rows {
+            seen.0 += usize::from(matches!(row.tokens, Tokens::FromStep { .. }));
+            seen.1 += 1;
+        }
+        Ok(())
+    });
+    let mut bench = Bench::new(executor, EngineConfig::default());
+    bench.submit(greedy(vec![1], 10), 1000);
+    bench.run();
+    // All but the prompt; none beyond the ten.
+    assert_eq!(*from_step.lock().unwrap(), (9, 10));
+}
+
+#[test]
+fn a_device_error_is_final() {
+    let executor = FakeExecutor::new(FakeExecutor::small_limits())
+        .on_wait(|step, _| if step.0 == 3 { Err(StepError::Device("gone".into())) } else { Ok(()) });
+    let mut bench = Bench::new(executor, EngineConfig::default());
+    bench.submit(greedy(vec![1], 10), 1000);
+    let error = std::iter::from_fn(|| Some(bench.scheduler.step())).find_map(Result::err);
+    assert_eq!(error.as_deref(), Some("gone"));
+    bench.scheduler.finish_all(FinishReason::Error("gone".into()));
+    bench.check();
+    assert_eq!(bench.outcomes()[0].ids.len(), 2);
+}
