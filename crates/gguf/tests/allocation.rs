@@ -1,10 +1,9 @@
 //! Opening a file allocates no more than its size plus a constant, whatever it claims.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use minfer_gguf::Gguf;
+use peak_alloc::PeakAlloc;
 
 #[path = "support/raw.rs"]
 mod raw;
@@ -12,39 +11,18 @@ mod raw;
 use raw::{Raw, valid};
 
 /// The system allocator, with a count of what is in use and of the most that was.
-struct Counting;
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = IN_USE.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
-        MOST.fetch_max(now, Ordering::SeqCst);
-        // SAFETY: the caller's promise about `layout` is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), Ordering::SeqCst);
-        // SAFETY: the caller's promise about `ptr` and `layout` is passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 /// One test at a time, so that a count is of one file.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Bytes that opening `bytes` has in use at most, beside `bytes` itself; and whether it opened.
 fn most_in_use(bytes: Vec<u8>) -> (usize, bool) {
-    let before = IN_USE.load(Ordering::SeqCst);
-    MOST.store(before, Ordering::SeqCst);
+    let before = ALLOCATOR.current_usage();
+    ALLOCATOR.reset_peak_usage();
     let opened = Gguf::from_bytes(bytes);
-    (MOST.load(Ordering::SeqCst) - before, opened.is_ok())
+    (ALLOCATOR.peak_usage().saturating_sub(before), opened.is_ok())
 }
 
 /// For small files, whose cost is the error message and bookkeeping.
