@@ -189,28 +189,25 @@ pub struct Report<W> {
 }
 
 impl<W: Write> Report<W> {
-    /// Prints what comes before the rows.
-    ///
-    /// # Errors
-    ///
-    /// Those of `out`.
-    pub fn new(mut out: W, format: Format) -> std::io::Result<Self> {
-        match format {
+    /// A report with no rows. Nothing is printed before the first one, so a run that fails early prints nothing.
+    pub fn new(out: W, format: Format) -> Self {
+        Report { out, format, rows: 0 }
+    }
+
+    /// Prints what comes before the first row.
+    fn head(&mut self) -> std::io::Result<()> {
+        match self.format {
             Format::Markdown => {
-                line(&mut out, COLUMNS.map(|(name, width)| pad(name, width)))?;
-                line(
-                    &mut out,
-                    COLUMNS.map(|(_, width)| {
-                        let dashes = "-".repeat(width.unsigned_abs() as usize - 1);
-                        format!("{dashes}{}", if width > 0 { ':' } else { '-' })
-                    }),
-                )?;
+                line(&mut self.out, COLUMNS.map(|(name, width)| pad(name, width)))?;
+                let rules = COLUMNS.map(|(_, width)| {
+                    let dashes = "-".repeat(width.unsigned_abs() as usize - 1);
+                    format!("{dashes}{}", if width > 0 { ':' } else { '-' })
+                });
+                line(&mut self.out, rules)
             }
-            Format::Json => write!(out, "[")?,
-            Format::JsonLines | Format::Csv => {}
+            Format::Json => write!(self.out, "["),
+            Format::JsonLines | Format::Csv => Ok(()),
         }
-        out.flush()?;
-        Ok(Report { out, format, rows: 0 })
     }
 
     /// Prints a row.
@@ -219,6 +216,9 @@ impl<W: Write> Report<W> {
     ///
     /// Those of `out`.
     pub fn row(&mut self, row: &Row) -> std::io::Result<()> {
+        if self.rows == 0 {
+            self.head()?;
+        }
         match self.format {
             Format::Markdown => line(&mut self.out, cells(row))?,
             Format::Json => {
@@ -245,6 +245,9 @@ impl<W: Write> Report<W> {
     ///
     /// Those of `out`.
     pub fn finish(mut self) -> std::io::Result<()> {
+        if self.rows == 0 {
+            self.head()?;
+        }
         if self.format == Format::Json {
             writeln!(self.out, "\n]")?;
         }
@@ -332,7 +335,7 @@ mod tests {
 
     fn printed(format: Format, rows: usize) -> String {
         let mut bytes = Vec::new();
-        let mut report = Report::new(&mut bytes, format).unwrap();
+        let mut report = Report::new(&mut bytes, format);
         (0..rows).for_each(|_| report.row(&row()).unwrap());
         report.finish().unwrap();
         String::from_utf8(bytes).unwrap()

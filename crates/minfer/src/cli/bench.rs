@@ -116,7 +116,7 @@ impl Args {
         }
         let host = Host::detect();
         let threads = if self.threads.is_empty() { vec![host.cores] } else { self.threads.clone() };
-        let mut report = Report::new(std::io::stdout(), self.output.into())?;
+        let mut report = Report::new(std::io::stdout(), self.output.into());
         for source in &self.model {
             let gguf = open(source)?;
             for &threads in &threads {

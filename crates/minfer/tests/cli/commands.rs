@@ -1,0 +1,225 @@
+//! Each command on a small synthetic model.
+
+use serde_json::Value;
+
+use super::*;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("valid JSON")
+}
+
+#[test]
+fn run_streams_text_and_sums_up_on_stderr() {
+    let args = ["run", "-m", tiny_model(), "--temp", "0", "-n", "8", "hello"];
+    let output = run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).ends_with('\n'));
+    let summary = stderr(&output);
+    assert!(summary.contains("generated 8 tokens") && summary.contains("tok/s") && summary.contains("load"));
+    assert!(!summary.contains('\u{1b}'), "colour without a terminal: {summary:?}");
+    assert_eq!(stdout(&run(&args)), stdout(&output), "greedy text repeats");
+    let seeded = ["run", "-m", tiny_model(), "--temp", "1.5", "--seed", "3", "-n", "8", "hello"];
+    assert_eq!(stdout(&run(&seeded)), stdout(&run(&seeded)), "seeded text repeats");
+    let threads =
+        ["run", "-m", tiny_model(), "--temp", "0", "-n", "8", "-t", "1", "--isa", "scalar", "hello"];
+    assert_eq!(stdout(&run(&threads)), stdout(&output), "text does not depend on threads or instruction set");
+}
+
+#[test]
+fn run_reads_a_prompt_from_stdin_and_ends_at_a_stop_string() {
+    let args = ["run", "-m", tiny_model(), "--temp", "0", "-n", "8"];
+    let from_stdin = run_with_input(&args, b"hello\n");
+    let from_argument = run(&[&args[..], &["hello"]].concat());
+    assert_eq!(stdout(&from_stdin), stdout(&from_argument));
+    let text = stdout(&from_argument);
+    let stop: String = text.trim_end().chars().skip(2).take(2).collect();
+    let stopped = stdout(&run(&[&args[..], &["--stop", &stop, "hello"]].concat()));
+    assert_eq!(stopped.trim_end_matches('\n'), text.split(&stop).next().unwrap_or_default());
+    check_failure(&run_with_input(&args, b"\n"), 2, "empty stdin");
+    check_failure(&run_with_input(&args, b"\xff\xfe"), 1, "binary stdin");
+}
+
+#[test]
+fn run_says_when_the_context_is_full() {
+    let output = run(&["run", "-m", tiny_model(), "--temp", "0", "-c", "64", "--raw", "hello"]);
+    let text = stderr(&output);
+    // A model of noise may stop by chance; it does not here, with this seed.
+    assert!(output.status.success() && text.contains("context of 64 tokens is full"), "{text}");
+}
+
+#[test]
+fn bad_sampling_values_fail_with_their_name() {
+    let text = fails(&["run", "-m", tiny_model(), "--top-p", "1.5", "x"], 1);
+    assert!(text.contains("top_p is 1.5"), "{text}");
+}
+
+#[test]
+fn tokens_round_trip_byte_for_byte() {
+    for text in ["Hello, world\n", "  two  spaces ", "Grüße 世界 🌍\t", "<|im_start|>user"] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let file = dir.path().join("text");
+        std::fs::write(&file, text).expect("a temporary file");
+        let path = file.to_str().expect("UTF-8");
+        for special in [&[][..], &["--no-special"]] {
+            let tokenize = [&["tokenize", "-m", tiny_model(), "-f", path], special].concat();
+            let ids = succeeds(&tokenize);
+            assert_eq!(ids.lines().count(), 1);
+            let parsed = json(&ids);
+            assert!(parsed.as_array().is_some_and(|a| !a.is_empty()));
+            let detokenize = [&["detokenize", "-m", tiny_model(), ids.trim_end()], special].concat();
+            assert_eq!(succeeds(&detokenize), text);
+            let piped =
+                run_with_input(&[&["detokenize", "-m", tiny_model()], special].concat(), ids.as_bytes());
+            assert_eq!(stdout(&piped), text);
+        }
+    }
+    let one = json(&succeeds(&["tokenize", "-m", tiny_model(), "<|im_start|>"]));
+    assert_eq!(one.as_array().map(Vec::len), Some(1));
+    let many = json(&succeeds(&["tokenize", "-m", tiny_model(), "--no-special", "<|im_start|>"]));
+    assert!(many.as_array().is_some_and(|a| a.len() > 1));
+    let pieces = succeeds(&["tokenize", "-m", tiny_model(), "--pieces", "a b"]);
+    assert!(pieces.lines().any(|l| l.ends_with("\t\"a\"")), "{pieces}");
+    fails(&["detokenize", "-m", tiny_model(), "[99999999]"], 1);
+    fails(&["detokenize", "-m", tiny_model(), "abc"], 1);
+}
+
+#[test]
+fn template_needs_no_model_when_it_is_given() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("a temporary file");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let template = write(
+        "t.jinja",
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}\
+         {% if add_generation_prompt %}>{% endif %}{{ strftime_now('%Y') }}{{ extra }}",
+    );
+    let messages = write(
+        "m.json",
+        r#"{"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"extra": "!"}}"#,
+    );
+    let base = ["template", "--template", &template, "--messages", &messages, "--bos", "<s>"];
+    let now = ["--now", "2031-05-06T07:08:09Z"];
+    assert_eq!(succeeds(&[&base[..], &now].concat()), "<s>[user:hi]>2031!");
+    let plain = [&base[..], &now, &["--no-generation-prompt"]].concat();
+    assert_eq!(succeeds(&plain), "<s>[user:hi]2031!");
+    let of_model = succeeds(&["template", "-m", tiny_model(), "--messages", &messages]);
+    assert_eq!(of_model, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    let broken = write("broken.jinja", "{% for %}");
+    fails(&["template", "--template", &broken, "--messages", &messages], 1);
+    let wrong = write("wrong.json", r#"{"message": []}"#);
+    fails(&["template", "--template", &template, "--messages", &wrong], 1);
+}
+
+#[test]
+fn inspect_tells_what_a_file_is() {
+    let report = json(&succeeds(&["inspect", tiny_model(), "--json", "--tensors", "--metadata"]));
+    assert_eq!(report["file"]["architecture"], "llama");
+    assert_eq!(report["runs"], true);
+    assert_eq!(report["vocabulary"], 1024);
+    assert_eq!(report["metadata"]["llama.block_count"], 2);
+    // Two layers with two key/value heads of 64 channels: K and V in 2 bytes.
+    assert_eq!(report["memory"]["kv_per_token"], 2 * 2 * 2 * 64 * 2);
+    let tensors = report["tensors"].as_array().expect("an array");
+    assert_eq!(tensors.len() as u64, report["file"]["tensors"].as_u64().expect("a number"));
+    let bytes: u64 = tensors.iter().filter_map(|t| t["bytes"].as_u64()).sum();
+    assert_eq!(Some(bytes), report["file"]["tensor_bytes"].as_u64());
+    let text = succeeds(&["inspect", tiny_model(), "--tensors"]);
+    assert!(text.contains("runs here     yes") && text.contains("blk.1.ffn_down.weight"), "{text}");
+    // A qwen2 file is read, and whether it runs is said.
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("vocab.gguf");
+    let path = path.to_str().expect("UTF-8");
+    succeeds(&["synth", "smollm2-135m", path, "--type", "q4_0"]);
+    assert!(succeeds(&["inspect", path]).contains("134.52 M"));
+}
+
+#[test]
+fn doctor_tells_what_would_be_used() {
+    let text = succeeds(&["doctor"]);
+    for word in ["processor", "cores", "instructions", "memory", "GPU", "kernels", "cache", "scalar"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let report = json(&succeeds(&["doctor", "--json"]));
+    assert!(report["kernels"].as_array().is_some_and(|k| !k.is_empty()));
+    assert!(report["cores"].as_u64().is_some_and(|n| n > 0));
+}
+
+/// llama-bench's fields, in its order.
+const FIELDS: &str = "build_commit build_number cpu_info gpu_info backends model_filename model_type model_size \
+    model_n_params n_batch n_ubatch n_threads cpu_mask cpu_strict poll type_k type_v n_gpu_layers n_cpu_moe \
+    split_mode main_gpu no_kv_offload flash_attn devices tensor_split tensor_buft_overrides load_mode lazy_mode \
+    embeddings no_op_offload no_host repack fit_target fit_min_ctx n_prompt n_gen n_depth test_time avg_ns stddev_ns \
+    avg_ts stddev_ts";
+
+#[test]
+fn bench_has_llama_benchs_tests_and_fields() {
+    let args = "-p 16,24 -n 4 -pg 8,2 -d 0,8 -r 2 -b 16 -ub 8 -t 1";
+    let args: Vec<&str> =
+        ["bench", "-m", tiny_model(), "-o", "json"].into_iter().chain(args.split(' ')).collect();
+    let rows = json(&succeeds(&args));
+    let rows = rows.as_array().expect("an array");
+    let tests: Vec<[u64; 3]> = rows
+        .iter()
+        .map(|r| ["n_prompt", "n_gen", "n_depth"].map(|f| r[f].as_u64().expect("a number")))
+        .collect();
+    let at = |d| [[16, 0, d], [24, 0, d], [0, 4, d], [8, 2, d]];
+    assert_eq!(tests, [at(0), at(8)].concat());
+    for row in rows {
+        let keys: Vec<&String> = row.as_object().expect("an object").keys().collect();
+        let expected: Vec<&str> = FIELDS.split_whitespace().collect();
+        assert_eq!(keys[..expected.len()], expected);
+        assert_eq!(row["samples_ns"].as_array().map(Vec::len), Some(2));
+        assert!(row["avg_ts"].as_f64().is_some_and(|v| v > 0.0));
+        let kernels = row["kernels"].as_array().expect("an array");
+        assert!(
+            kernels.iter().any(|k| k.as_str().is_some_and(|k| k.starts_with("matmul_q6_k_"))),
+            "{kernels:?}"
+        );
+        assert_eq!(
+            (&row["n_batch"], &row["n_ubatch"], &row["n_threads"]),
+            (&16.into(), &8.into(), &1.into())
+        );
+    }
+    let table = succeeds(&["bench", "-m", tiny_model(), "-p", "8", "-n", "2", "-r", "1"]);
+    assert!(table.starts_with("| model ") && table.contains(" pp8 |") && table.contains(" tg2 |"), "{table}");
+}
+
+#[test]
+fn perplexity_is_compared_with_saved_logits() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (text, base) = (path("text"), path("base"));
+    std::fs::write(&text, "The quick brown fox jumps over the lazy dog. ".repeat(10))
+        .expect("a temporary file");
+    let common = ["perplexity", "-m", tiny_model(), "--json"];
+    let first = json(&succeeds(&[&common[..], &["-f", &text, "-c", "64", "--save-logits", &base]].concat()));
+    let ppl = first["perplexity"].as_f64().expect("a number");
+    assert!(ppl.is_finite() && ppl > 1.0);
+    let second = json(&succeeds(&[&common[..], &["--kl-base", &base]].concat()));
+    assert_eq!(second["perplexity"], first["perplexity"], "the same tokens in the same windows");
+    assert!(second["mean_kld"].as_f64().is_some_and(|kl| kl.abs() < 1e-6), "{second}");
+    assert!(second["same_top"].as_f64().is_some_and(|same| same > 0.99));
+    let smaller =
+        json(&succeeds(&[&common[..], &["-f", &text, "-c", "64", "--ub", "7", "-t", "1"]].concat()));
+    assert_eq!(smaller["perplexity"], first["perplexity"], "steps and threads do not matter");
+    fails(&["perplexity", "-m", tiny_model(), "-f", &text, "-c", "200000"], 1);
+    std::fs::write(&text, "too short").expect("a temporary file");
+    let message = fails(&["perplexity", "-m", tiny_model(), "-f", &text, "-c", "64"], 1);
+    assert!(message.contains("at least 64"), "{message}");
+    fails(&["perplexity", "-m", tiny_model(), "--kl-base", &text], 1);
+}
+
+#[test]
+fn synth_is_repeatable_and_leaves_nothing_behind_when_it_fails() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("no-such-folder").join("out.gguf");
+    fails(&["synth", "smollm2-135m", path.to_str().expect("UTF-8")], 1);
+    let shape = dir.path().join("shape.json");
+    std::fs::write(&shape, r#"{"name": "x", "family": "llama"}"#).expect("a temporary file");
+    let out = dir.path().join("out.gguf");
+    let text = fails(&["synth", shape.to_str().expect("UTF-8"), out.to_str().expect("UTF-8")], 1);
+    assert!(text.contains("n_layer") && !out.exists(), "{text}");
+}

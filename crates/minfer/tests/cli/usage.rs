@@ -1,0 +1,72 @@
+//! Help, versions and wrong usage.
+
+use super::*;
+
+const COMMANDS: [&str; 9] =
+    ["run", "bench", "perplexity", "tokenize", "detokenize", "template", "inspect", "synth", "doctor"];
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for command in COMMANDS {
+        let output = run(&[command, "--help"]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{command}");
+        let help = stdout(&output);
+        assert!(
+            help.contains("Example:\n  minfer ") || help.contains("Example:\n  git "),
+            "{command}: {help}"
+        );
+    }
+    let help = succeeds(&["--help"]);
+    assert!(COMMANDS.iter().all(|c| help.contains(c)), "{help}");
+    assert!(succeeds(&["--version"]).starts_with("minfer 0."));
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for args in [
+        &[][..],
+        &["no-such-command"],
+        &["run", "--no-such-flag", "x"],
+        &["run", "-n", "0", "x"],
+        &["run", "-n", "many", "x"],
+        &["run", "--temp", "warm", "x"],
+        &["run", "--threads", "0", "x"],
+        &["run", "--raw", "--system", "s", "x"],
+        &["run", "--isa", "mmx", "x"],
+        &["bench", "-o", "xml"],
+        &["bench", "-p", "0", "-n", "0"],
+        &["perplexity"],
+        &["inspect"],
+        &["synth", "llama-3.2-1b"],
+        &["synth", "no-such-shape", "out.gguf"],
+        &["synth", "smollm2-135m", "out.gguf", "--type", "q9_k"],
+        &["template"],
+        &["tokenize", "text", "--file", "also-a-file"],
+        &["--log", "a=b=c", "doctor"],
+    ] {
+        fails(args, 2);
+    }
+}
+
+#[test]
+fn what_is_not_built_is_unknown() {
+    for args in [
+        &["run", "--json-schema", "s.json", "x"][..],
+        &["run", "--grammar", "g", "x"],
+        &["run", "--device", "cuda", "x"],
+        &["run", "--numerics", "fast", "x"],
+        &["run", "--ctk", "q8_0", "x"],
+        &["bench", "--npl", "8"],
+        &["serve"],
+        &["chat"],
+        &["convert"],
+    ] {
+        fails(args, 2);
+    }
+}
+
+#[test]
+fn without_a_prompt_nothing_is_loaded() {
+    let text = check_failure(&run(&["run"]), 2, "run");
+    assert!(text.contains("stdin"), "{text}");
+}
