@@ -19,7 +19,7 @@
 //! can be seen in the result; what an integer cannot hold has a probability below 10^-12 of the largest. `exp` is the
 //! one in this file: f64 additions and multiplications only, so that no platform's libm can be seen either.
 //!
-//! [Penalties](Penalties) come before all of this; a row that has some, or that reports log-probabilities, asks its
+//! [`Penalties`] come before all of this; a row that has some, or that reports log-probabilities, asks its
 //! executor for [`Want::Logits`](crate::executor::Want::Logits) and is sampled on the host.
 
 mod logprobs;
@@ -192,14 +192,14 @@ fn largest(logits: &[f32], mask: Option<&[u32]>) -> Result<(TokenId, f32), Sampl
     const LANES: usize = 16;
     let (chunks, rest) = logits.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let mut nan = [false; LANES];
+    let mut nan = [0u32; LANES];
     for chunk in chunks {
         for i in 0..LANES {
             lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
-            nan[i] |= chunk[i].is_nan();
+            nan[i] |= u32::from(chunk[i].is_nan());
         }
     }
-    if nan.contains(&true) || rest.iter().any(|l| l.is_nan()) {
+    if nan != [0; LANES] || rest.iter().any(|l| l.is_nan()) {
         let id = logits.iter().position(|l| l.is_nan()).unwrap_or(0);
         return Err(SampleError::Nan { id: id as TokenId });
     }
@@ -209,8 +209,11 @@ fn largest(logits: &[f32], mask: Option<&[u32]>) -> Result<(TokenId, f32), Sampl
         let allowed = logits.iter().enumerate().filter(|&(id, _)| allows(mask, id));
         allowed.map(|(_, &logit)| logit).fold(f32::NEG_INFINITY, f32::max)
     };
-    let mut ids = logits.iter().enumerate().filter(|&(id, &logit)| logit == max && allows(mask, id));
-    match ids.next() {
+    // First the chunk, again without branches inside.
+    let without = |chunk: &&[f32; LANES]| !chunk.iter().fold(false, |found, &logit| found | (logit == max));
+    let before = chunks.iter().take_while(without).count() * LANES;
+    let mut ids = logits.iter().enumerate().skip(before);
+    match ids.find(|&(id, &logit)| logit == max && allows(mask, id)) {
         Some((id, _)) if max > f32::NEG_INFINITY => Ok((id as TokenId, max)),
         _ => Err(SampleError::NoCandidate),
     }
@@ -229,31 +232,26 @@ fn id_of(rank: u64) -> TokenId {
 }
 
 /// Fills `ranks` with the `k` highest ranking candidates (all, if `k` is 0), in no particular order. One pass: a
-/// candidate behind the k-th best so far is dropped at once, the others are selected from whenever the buffer fills.
+/// candidate no better than the k-th best so far is dropped at once, the others are selected from whenever the buffer fills.
 fn top_k(logits: &[f32], mask: Option<&[u32]>, k: usize, ranks: &mut Vec<u64>) {
     ranks.clear();
-    let candidates = logits.iter().enumerate().filter(|&(id, &l)| l > f32::NEG_INFINITY && allows(mask, id));
-    if k == 0 {
-        ranks.extend(candidates.map(|(id, &logit)| rank(logit, id)));
-        return;
-    }
     let select = |ranks: &mut Vec<u64>| {
         let (_, &mut kth, _) = ranks.select_nth_unstable(k - 1);
         ranks.truncate(k);
-        kth
+        logits[id_of(kth) as usize]
     };
-    let full = k.saturating_mul(2).max(1024);
-    let mut worst = u64::MAX;
-    for (id, &logit) in candidates {
-        let rank = rank(logit, id);
-        if rank < worst {
-            ranks.push(rank);
+    let full = if k == 0 { usize::MAX } else { k.saturating_mul(2).max(1024) };
+    let mut kth = f32::NEG_INFINITY;
+    for (id, &logit) in logits.iter().enumerate() {
+        // The later of two equals has the higher id, so it ranks lower.
+        if logit > kth && allows(mask, id) {
+            ranks.push(rank(logit, id));
             if ranks.len() == full {
-                worst = select(ranks);
+                kth = select(ranks);
             }
         }
     }
-    if ranks.len() > k {
+    if k > 0 && ranks.len() > k {
         select(ranks);
     }
 }

@@ -122,6 +122,24 @@ fn draws_follow_the_distribution() {
 }
 
 #[test]
+fn borders_are_exact() {
+    // Half of the weight is reached by the first of two equals, so top-p 0.5 keeps only that.
+    assert_eq!(histogram(&[0.0, 0.0], SampleSpec { top_p: 0.5, ..FREE }, 100), [100, 0]);
+    assert_eq!(
+        histogram(&[0.0; 3], SampleSpec { top_p: f32::from_bits(0.5f32.to_bits() + 1), ..FREE }, 100)[2],
+        0
+    );
+    // Four equal weights are told apart by the two highest bits; one of 0 is never met.
+    for position in 0..100 {
+        let [_, high, ..] = philox4x32_10([position, 0, 0, 0], [9, 0]);
+        let position = u64::from(position);
+        assert_eq!(draw(&[1, 1, 1, 1], 9, position), Some(high as usize >> 30));
+        assert_eq!(draw(&[0, 1, 0, 1, 0], 9, position), Some(1 + 2 * (high as usize >> 31)));
+    }
+    assert_eq!(draw(&[0, 0], 0, 0), None);
+}
+
+#[test]
 fn filters_come_before_temperature() {
     // At temperature 100 all are nearly equal, but min-p has already dropped the second.
     let hot = SampleSpec { temperature: 100.0, min_p: 0.5, ..FREE };
