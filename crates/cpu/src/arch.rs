@@ -3,7 +3,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-mod scalar;
+pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 

@@ -98,13 +98,19 @@ impl Host {
     pub fn detect() -> Host {
         let meminfo = read("/proc/meminfo");
         Host {
-            cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+            cpu: field(&read("/proc/cpuinfo"), "model name")
+                .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_available: kilobytes(&meminfo, "MemAvailable"),
             memory_total: kilobytes(&meminfo, "MemTotal"),
             huge_pages: bracketed(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
-            isas: Isa::ALL.into_iter().filter(|isa| isa.available()).collect(),
+            isas: Host::levels(),
         }
+    }
+
+    /// Available levels, ascending.
+    pub fn levels() -> Vec<Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.available()).collect()
     }
 }
 

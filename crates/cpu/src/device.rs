@@ -5,7 +5,7 @@ mod stages;
 mod state;
 
 use crate::arch::{self, Kernels};
-use crate::detect::Isa;
+use crate::detect::{Host, Isa};
 use crate::kernel::vector::{Act, NormOp};
 use crate::matrix::Matrix;
 use crate::pool::Pool;
@@ -129,7 +129,22 @@ impl LoadedNorm {
             NormKind::Rms { eps } => NormOp::Rms(eps),
             NormKind::Layer { eps } => NormOp::Layer(eps),
         };
-        LoadedNorm { op, len: norm.weight.len(), weight: pad(&norm.weight), bias: norm.bias.as_deref().map(pad) }
+        LoadedNorm {
+            op,
+            len: norm.weight.len(),
+            weight: pad(&norm.weight),
+            bias: norm.bias.as_deref().map(pad),
+        }
+    }
+
+    /// A norm of `width` values beside the matrix `tensor`.
+    fn load(norm: Option<&Norm>, width: usize, tensor: &str) -> Result<Option<LoadedNorm>, DeviceError> {
+        let Some(norm) = norm else { return Ok(None) };
+        expect(tensor, "norm values", width, norm.weight.len())?;
+        if let Some(bias) = &norm.bias {
+            expect(tensor, "norm bias values", width, bias.len())?;
+        }
+        Ok(Some(LoadedNorm::new(norm)))
     }
 }
 
@@ -139,15 +154,18 @@ impl CpuDevice {
     /// # Errors
     /// The machine lacks the asked instruction set, or refuses threads.
     pub fn new(options: &CpuOptions) -> Result<CpuDevice, DeviceError> {
-        let isa = options.isa.unwrap_or_else(Isa::best);
-        if !isa.available() {
-            let have: Vec<_> = Isa::ALL.iter().filter(|isa| isa.available()).map(|isa| isa.name()).collect();
-            return Err(DeviceError::Fault(format!("this CPU has no {isa}; it has {}", have.join(", "))));
-        }
-        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+        let isa = choose(options.isa, &Host::levels())?;
+        let threads =
+            options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
         let pool = Pool::new(threads)
             .map_err(|error| DeviceError::Fault(format!("cannot start {threads} worker threads: {error}")))?;
-        Ok(CpuDevice { kernels: arch::kernels(isa), pool, repack: options.repack, ropes: Vec::new(), state: None })
+        Ok(CpuDevice {
+            kernels: arch::kernels(isa),
+            pool,
+            repack: options.repack,
+            ropes: Vec::new(),
+            state: None,
+        })
     }
 
     /// The instruction set in use.
@@ -182,7 +200,8 @@ impl CpuDevice {
     }
 
     fn rope(&mut self, rope: Rope) -> usize {
-        let same = |r: &Rope| r.style == rope.style && r.magnitude == rope.magnitude && r.inv_freq == rope.inv_freq;
+        let same =
+            |r: &Rope| r.style == rope.style && r.magnitude == rope.magnitude && r.inv_freq == rope.inv_freq;
         self.ropes.iter().position(same).unwrap_or_else(|| {
             self.ropes.push(rope);
             self.ropes.len() - 1
@@ -194,11 +213,24 @@ impl CpuDevice {
     }
 }
 
+/// The asked level, or the best one, of those that are there (ascending).
+fn choose(asked: Option<Isa>, available: &[Isa]) -> Result<Isa, DeviceError> {
+    let isa = asked.or(available.last().copied()).unwrap_or(Isa::Scalar);
+    if !available.contains(&isa) {
+        let have: Vec<_> = available.iter().map(|isa| isa.name()).collect();
+        return Err(DeviceError::Fault(format!("this CPU has no {isa}; it has {}", have.join(", "))));
+    }
+    Ok(isa)
+}
+
 fn expect(tensor: &str, what: &str, expected: usize, found: usize) -> Result<(), DeviceError> {
     if expected == found {
         return Ok(());
     }
-    Err(DeviceError::Unsupported { tensor: tensor.to_owned(), what: format!("expected {expected} {what}, found {found}") })
+    Err(DeviceError::Unsupported {
+        tensor: tensor.to_owned(),
+        what: format!("expected {expected} {what}, found {found}"),
+    })
 }
 
 impl Device for CpuDevice {
@@ -219,12 +251,21 @@ impl Device for CpuDevice {
 
     fn load_attn_in(&mut self, spec: AttnInSpec) -> Result<AttnIn, DeviceError> {
         let Heads { q, kv, dim } = spec.heads;
-        let name = Arc::clone(&spec.q.weight.name);
-        expect(&name, "rows", q * dim, spec.q.weight.rows)?;
-        expect(&spec.k.weight.name, "rows", kv * dim, spec.k.weight.rows)?;
-        expect(&spec.v.weight.name, "rows", kv * dim, spec.v.weight.rows)?;
-        if dim == 0 || dim % LANES != 0 || dim > crate::kernel::attention::MAX_DIM || kv == 0 || q % kv != 0 {
-            let what = format!("{q} query and {kv} key heads of {dim} channels; heads of 16…512 channels in steps of 16, query heads a multiple of key heads");
+        let (name, width) = (Arc::clone(&spec.q.weight.name), spec.q.weight.cols);
+        for (linear, heads) in [(&spec.q, q), (&spec.k, kv), (&spec.v, kv)] {
+            expect(&linear.weight.name, "rows", heads.saturating_mul(dim), linear.weight.rows)?;
+            expect(&linear.weight.name, "columns", width, linear.weight.cols)?;
+        }
+        if dim == 0
+            || dim % LANES != 0
+            || dim > crate::kernel::attention::MAX_DIM
+            || kv == 0
+            || q == 0
+            || q % kv != 0
+        {
+            let what = format!(
+                "{q} query and {kv} key heads of {dim} channels; heads of 16…512 channels in steps of 16, query heads a multiple of key heads"
+            );
             return Err(DeviceError::Unsupported { tensor: name.to_string(), what });
         }
         if let Some(rope) = &spec.rope
@@ -233,20 +274,18 @@ impl Device for CpuDevice {
             let what = format!("rope over {} of {dim} channels", 2 * rope.inv_freq.len());
             return Err(DeviceError::Unsupported { tensor: name.to_string(), what });
         }
-        for (norm, width) in [(&spec.q_norm, q * dim), (&spec.k_norm, kv * dim)] {
-            if let Some(norm) = norm
-                && norm.weight.len() != dim
-            {
-                expect(&name, "norm values", width, norm.weight.len())?;
-            }
-        }
+        // Over each head, or over all of them.
+        let head_norm = |norm: &Option<Norm>, heads: usize, tensor: &str| {
+            let each = norm.as_ref().is_some_and(|norm| norm.weight.len() == dim);
+            LoadedNorm::load(norm.as_ref(), if each { dim } else { heads * dim }, tensor)
+        };
         Ok(AttnIn {
-            norm: spec.norm.as_ref().map(LoadedNorm::new),
+            norm: LoadedNorm::load(spec.norm.as_ref(), width, &name)?,
+            q_norm: head_norm(&spec.q_norm, q, &name)?,
+            k_norm: head_norm(&spec.k_norm, kv, &spec.k.weight.name)?,
             q: self.linear(spec.q)?,
             k: self.linear(spec.k)?,
             v: self.linear(spec.v)?,
-            q_norm: spec.q_norm.as_ref().map(LoadedNorm::new),
-            k_norm: spec.k_norm.as_ref().map(LoadedNorm::new),
             rope: spec.rope.map(|rope| self.rope(rope)),
             heads: spec.heads,
             kv: spec.kv,
@@ -255,8 +294,12 @@ impl Device for CpuDevice {
 
     fn load_attn_out(&mut self, spec: AttnOutSpec) -> Result<AttnOut, DeviceError> {
         Ok(AttnOut {
+            post_norm: LoadedNorm::load(
+                spec.post_norm.as_ref(),
+                spec.proj.weight.rows,
+                &spec.proj.weight.name,
+            )?,
             proj: self.linear(spec.proj)?,
-            post_norm: spec.post_norm.as_ref().map(LoadedNorm::new),
             residual_scale: spec.residual_scale,
         })
     }
@@ -265,9 +308,15 @@ impl Device for CpuDevice {
         expect(&spec.down.weight.name, "columns", spec.up.weight.rows, spec.down.weight.cols)?;
         if let Some(gate) = &spec.gate {
             expect(&gate.weight.name, "rows", spec.up.weight.rows, gate.weight.rows)?;
+            expect(&gate.weight.name, "columns", spec.up.weight.cols, gate.weight.cols)?;
         }
         Ok(Ffn {
-            norm: spec.norm.as_ref().map(LoadedNorm::new),
+            norm: LoadedNorm::load(spec.norm.as_ref(), spec.up.weight.cols, &spec.up.weight.name)?,
+            post_norm: LoadedNorm::load(
+                spec.post_norm.as_ref(),
+                spec.down.weight.rows,
+                &spec.down.weight.name,
+            )?,
             gate: spec.gate.map(|gate| self.linear(gate)).transpose()?,
             up: self.linear(spec.up)?,
             down: self.linear(spec.down)?,
@@ -275,17 +324,23 @@ impl Device for CpuDevice {
                 Activation::Silu => Act::Silu,
                 Activation::GeluTanh => Act::GeluTanh,
             },
-            post_norm: spec.post_norm.as_ref().map(LoadedNorm::new),
             residual_scale: spec.residual_scale,
         })
     }
 
     fn load_head(&mut self, spec: HeadSpec, embedding: &Embedding) -> Result<Head, DeviceError> {
-        let proj = match spec.proj {
-            Some(linear) => HeadProj::Own(self.linear(linear)?),
-            None => HeadProj::Tied(Arc::clone(&embedding.0)),
+        let (proj, name) = match spec.proj {
+            Some(linear) => {
+                let name = Arc::clone(&linear.weight.name);
+                (HeadProj::Own(self.linear(linear)?), name)
+            }
+            None => (HeadProj::Tied(Arc::clone(&embedding.0)), "token_embd".into()),
         };
-        let norm = spec.norm.as_ref().map(LoadedNorm::new);
+        let width = match &proj {
+            HeadProj::Tied(matrix) => matrix.cols,
+            HeadProj::Own(linear) => linear.matrix.cols,
+        };
+        let norm = LoadedNorm::load(spec.norm.as_ref(), width, &name)?;
         Ok(Head { norm, proj, scale: spec.scale, soft_cap: spec.soft_cap })
     }
 
@@ -328,12 +383,13 @@ impl Device for CpuDevice {
     }
 
     fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
-        self.state()?.read_logits(out);
-        Ok(())
+        self.state()?.read_logits(out)
     }
 
     fn hidden(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
-        self.state()?.read_hidden(out);
-        Ok(())
+        self.state()?.read_hidden(out)
     }
 }
+
+#[cfg(test)]
+mod tests;

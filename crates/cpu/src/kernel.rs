@@ -3,6 +3,9 @@
 //! The order of every float operation is fixed here and is the `exact` profile: it depends on K, on the head size and
 //! on absolute positions, never on how many tokens or threads take part.
 
+// Tiles are arrays of registers: one index runs through several of them.
+#![allow(clippy::needless_range_loop)]
+
 pub(crate) mod attention;
 pub(crate) mod matmul;
 pub(crate) mod vector;

@@ -26,6 +26,8 @@ mod mem;
 pub mod pool;
 pub mod probe;
 mod simd;
+#[cfg(test)]
+mod testing;
 
 pub use detect::{Host, Isa};
 pub use device::{CpuDevice, CpuOptions, Repack};

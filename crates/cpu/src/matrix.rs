@@ -33,7 +33,14 @@ pub(crate) struct Format {
 }
 
 const fn describe<P: Panel>(acts: ActKind) -> Format {
-    Format { ty: P::TYPE, acts, blocks: P::BLOCKS, group_bytes: P::GROUP_BYTES, pack: P::pack, unpack: P::unpack }
+    Format {
+        ty: P::TYPE,
+        acts,
+        blocks: P::BLOCKS,
+        group_bytes: P::GROUP_BYTES,
+        pack: P::pack,
+        unpack: P::unpack,
+    }
 }
 
 macro_rules! format_table {
@@ -56,12 +63,12 @@ fn f32_format() -> usize {
 
 impl Format {
     /// Bytes of a panel of `cols` columns.
-    fn panel_bytes(&self, cols: usize) -> usize {
+    pub(crate) fn panel_bytes(&self, cols: usize) -> usize {
         (cols / self.ty.block_len()).div_ceil(self.blocks) * self.group_bytes
     }
 
     /// Packs up to sixteen rows into a zeroed panel.
-    fn pack_panel(&self, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
+    pub(crate) fn pack_panel(&self, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
         for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
             for (b, block) in bytes.chunks_exact(self.ty.block_bytes()).enumerate() {
                 let group = b / self.blocks * self.group_bytes;
@@ -77,6 +84,11 @@ impl Format {
             (self.unpack)(&panel[group..group + self.group_bytes], row, b % self.blocks, block);
         }
     }
+}
+
+/// Whether a matrix can be of this type: integers are tables of something else.
+fn is_weight(ty: GgmlType) -> bool {
+    !matches!(ty, GgmlType::I8 | GgmlType::I16 | GgmlType::I32 | GgmlType::I64)
 }
 
 /// Where the weights are.
@@ -108,25 +120,34 @@ impl Matrix {
     /// Loads a matrix, packed into panels if `pack` and the type has a format.
     ///
     /// # Errors
-    /// No memory, or a type that has no float meaning.
-    pub(crate) fn load(weight: Weight, kernels: &Kernels, pack: bool, pool: &mut Pool) -> Result<Matrix, DeviceError> {
+    /// No memory, bytes that are not that many values, or integers.
+    pub(crate) fn load(
+        weight: Weight,
+        kernels: &Kernels,
+        pack: bool,
+        pool: &mut Pool,
+    ) -> Result<Matrix, DeviceError> {
         let format = FORMATS.iter().position(|f| f.ty == weight.ty);
         let unsupported = |what: String| DeviceError::Unsupported { tensor: weight.name.to_string(), what };
         let row_bytes = weight.ty.bytes_of(weight.cols).unwrap_or(0);
-        if weight.rows == 0 || weight.cols == 0 || row_bytes == 0 || weight.data.len() != weight.rows * row_bytes {
+        let whole = weight.rows.checked_mul(row_bytes) == Some(weight.data.len());
+        if weight.rows == 0 || row_bytes == 0 || !whole {
             let (rows, cols) = (weight.rows, weight.cols);
-            return Err(unsupported(format!("{rows} × {cols} values of {} in {} bytes", weight.ty, weight.data.len())));
+            return Err(unsupported(format!(
+                "{rows} × {cols} values of {} in {} bytes",
+                weight.ty,
+                weight.data.len()
+            )));
         }
-        if format.is_none() {
-            // Refuses types without a float meaning before anything is computed with them.
-            let block = &weight.data[..weight.ty.block_bytes()];
-            quant::dequantize(weight.ty, block, &mut vec![0.0; weight.ty.block_len()])
-                .map_err(|error| unsupported(error.to_string()))?;
+        if !is_weight(weight.ty) {
+            return Err(unsupported(format!("{} is no type of weights", weight.ty)));
         }
         let kernel = kernels.matmul[format.unwrap_or_else(f32_format)];
         let (rows, cols, ty) = (weight.rows, weight.cols, weight.ty);
         let data = match format {
-            Some(format) if pack => Data::Packed { panels: pack_all(&weight, row_bytes, &FORMATS[format], pool)?, format },
+            Some(format) if pack => {
+                Data::Packed { panels: pack_all(&weight, row_bytes, &FORMATS[format], pool)?, format }
+            }
             _ => Data::Rows { bytes: weight.data, format },
         };
         Ok(Matrix { rows, cols, ty, row_bytes, data, kernel })
@@ -152,12 +173,20 @@ impl Matrix {
         self.rows.div_ceil(LANES)
     }
 
-    /// `out[t][16·p + r] = W · a[t]` for the panels in `range`; rows beyond the matrix are written as zeros.
+    /// `out[t][16·p + r] = W · a[t]` for the panels in `range`; rows beyond the matrix are written as zeros
+    /// (NaN for a token whose input is not finite).
     ///
     /// # Safety
     /// `acts` holds `tokens` inputs of `cols` values in the form of [`Matrix::acts`], and `out` has `tokens` rows of
     /// `stride ≥ 16 · panels` floats of which columns `16 · range` belong to the caller.
-    pub(crate) unsafe fn multiply(&self, range: Range<usize>, acts: Acts, tokens: usize, out: Out, scratch: &mut Scratch) {
+    pub(crate) unsafe fn multiply(
+        &self,
+        range: Range<usize>,
+        acts: Acts,
+        tokens: usize,
+        out: Out,
+        scratch: &mut Scratch,
+    ) {
         let job = |panels: *const u8, count: usize, panel_bytes: usize, first: usize| MatMul {
             panels,
             count,
@@ -228,7 +257,9 @@ impl Matrix {
                 format.unpack_row(panel, row % LANES, &mut scratch.panel[..self.row_bytes]);
                 self.dequantize(&scratch.panel[..self.row_bytes], out);
             }
-            Data::Rows { bytes, .. } => self.dequantize(&bytes[row * self.row_bytes..][..self.row_bytes], out),
+            Data::Rows { bytes, .. } => {
+                self.dequantize(&bytes[row * self.row_bytes..][..self.row_bytes], out)
+            }
         }
     }
 }
@@ -241,7 +272,12 @@ pub(crate) struct Out {
 }
 
 /// Packs all rows, panels shared among the workers (each page is first touched by one that packs into it).
-fn pack_all(weight: &Weight, row_bytes: usize, format: &Format, pool: &mut Pool) -> Result<Buffer<u8>, DeviceError> {
+fn pack_all(
+    weight: &Weight,
+    row_bytes: usize,
+    format: &Format,
+    pool: &mut Pool,
+) -> Result<Buffer<u8>, DeviceError> {
     let count = weight.rows.div_ceil(LANES);
     let bytes = format.panel_bytes(weight.cols);
     let buffer = Buffer::<u8>::zeroed(count * bytes, "packed weights")?;
@@ -289,8 +325,7 @@ impl KernelRow {
 
 /// Every kernel of a level: tuned types by their format, all others dequantized.
 pub fn kernels(isa: crate::Isa) -> impl Iterator<Item = KernelRow> {
-    let floats = |ty: &&GgmlType| quant::dequantize(**ty, &vec![0; ty.block_bytes()], &mut vec![0.0; ty.block_len()]).is_ok();
-    GgmlType::ALL.iter().filter(floats).map(move |&ty| {
+    GgmlType::ALL.iter().copied().filter(|ty| is_weight(*ty)).map(move |ty| {
         let (op, activations) = match FORMATS.iter().find(|f| f.ty == ty).map(|f| f.acts) {
             Some(ActKind::Q8x32) => ("matmul", "int8/32"),
             Some(ActKind::Q8x256) => ("matmul", "int8/256"),
@@ -300,3 +335,6 @@ pub fn kernels(isa: crate::Isa) -> impl Iterator<Item = KernelRow> {
         KernelRow { op, ty, isa, activations }
     })
 }
+
+#[cfg(test)]
+mod tests;

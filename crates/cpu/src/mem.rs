@@ -48,8 +48,9 @@ impl<T: Plain> Buffer<T> {
         let mapped = if huge { bytes.next_multiple_of(HUGE) + HUGE } else { bytes };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: an anonymous mapping at an address of the kernel's choice.
-        let mapping =
-            unsafe { libc::mmap(std::ptr::null_mut(), mapped, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let mapping = unsafe {
+            libc::mmap(std::ptr::null_mut(), mapped, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
         if mapping == libc::MAP_FAILED {
             return Err(refused(bytes as u64));
         }
@@ -111,7 +112,7 @@ unsafe impl Sync for Rows {}
 impl Rows {
     /// The rows of `buffer`, `stride` floats each.
     pub(crate) fn of(buffer: &Buffer<f32>, stride: usize) -> Rows {
-        Rows { start: buffer.ptr(), stride, rows: if stride == 0 { 0 } else { buffer.len() / stride } }
+        Rows { start: buffer.ptr(), stride, rows: buffer.len().checked_div(stride).unwrap_or(0) }
     }
 
     /// Row `i`.

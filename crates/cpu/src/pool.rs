@@ -130,7 +130,8 @@ impl Pool {
         let mut pool = Pool { shared, handles: Vec::new(), threads: Vec::new() };
         for id in 1..threads {
             let shared = Arc::clone(&pool.shared);
-            let handle = std::thread::Builder::new().name(format!("minfer-{id}")).spawn(move || work(&shared, id))?;
+            let handle =
+                std::thread::Builder::new().name(format!("minfer-{id}")).spawn(move || work(&shared, id))?;
             pool.threads.push(handle.thread().clone());
             pool.handles.push(handle);
         }

@@ -170,8 +170,14 @@ impl Simd for Avx2 {
         unsafe {
             let bias = _mm256_set1_epi32(127);
             [
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n[0]), bias))),
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n[1]), bias))),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(
+                    _mm256_cvtps_epi32(n[0]),
+                    bias,
+                ))),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(
+                    _mm256_cvtps_epi32(n[1]),
+                    bias,
+                ))),
             ]
         }
     }
@@ -281,7 +287,9 @@ impl Simd for Avx2 {
             let rows = _mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c);
             let byte = _mm256_set1_epi8((unit / 2) as i8);
             let pick = [_mm256_add_epi8(_mm256_broadcastsi128_si256(rows), byte); 2];
-            let bits = [_mm256_set1_epi32(if unit.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010u32 as i32 }); 2];
+            let bits =
+                [_mm256_set1_epi32(if unit.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010u32 as i32 });
+                    2];
             let value = [_mm256_set1_epi8(value as i8); 2];
             let spread = lanes!(_mm256_shuffle_epi8, words, pick);
             let hit = lanes!(_mm256_and_si256, spread, bits);

@@ -39,8 +39,12 @@ impl Seen {
 
 impl CpuDevice {
     pub(super) fn run_attention(&mut self, spec: &AttentionSpec) -> Result<(), DeviceError> {
-        let state =
-            self.state.as_ref().ok_or_else(|| DeviceError::Fault("a step before memory was reserved".into()))?;
+        let state = self
+            .state
+            .as_ref()
+            .ok_or_else(|| DeviceError::Fault("a step before memory was reserved".into()))?;
+        state.check_slot(spec.kv, spec.heads)?;
+        check_window(state, spec)?;
         let width = state.reserve.max_q;
         let attention = Attention {
             kernels: self.kernels,
@@ -49,10 +53,31 @@ impl CpuDevice {
             q: State::rows(&state.q, width),
             out: State::rows(&state.attn, width),
         };
-        let few = state.tokens.len() <= FEW_TOKENS;
-        self.pool.run(|w| if few { attention.by_segment(w) } else { attention.by_tokens(w) });
+        let most = attention.most_segments();
+        let partials = state.tokens.len() * spec.heads.q * most * partial_len(spec.heads.dim);
+        let few = state.tokens.len() <= FEW_TOKENS && partials <= state.partials.len();
+        self.pool.run(|w| if few { attention.by_segment(w, most) } else { attention.by_tokens(w) });
         Ok(())
     }
+}
+
+/// Refuses spans whose tables begin after the first position that they see.
+fn check_window(state: &State, spec: &AttentionSpec) -> Result<(), DeviceError> {
+    if spec.window == Some(0) {
+        return Err(DeviceError::Fault("an attention window of no positions".into()));
+    }
+    for span in state.spans.iter().filter(|span| span.len > 0) {
+        let (first_block, _) = span.tables[spec.kv.group];
+        let from = Seen::of(span.position, spec.window).from;
+        if from < first_block * KV_BLOCK {
+            let kept = first_block * KV_BLOCK;
+            return Err(DeviceError::Fault(format!(
+                "position {} sees {from}, kept from {kept} on",
+                span.position
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Attention<'_> {
@@ -146,14 +171,21 @@ impl Attention<'_> {
         }
     }
 
-    fn by_segment(&self, w: &Worker<'_>) {
+    fn seen(&self, t: usize) -> Seen {
+        Seen::of(self.state.position(t), self.spec.window)
+    }
+
+    /// Segments of the token that sees most.
+    fn most_segments(&self) -> usize {
+        (0..self.state.tokens.len()).map(|t| self.seen(t).segments().len()).max().unwrap_or(0)
+    }
+
+    /// There is room for `most` partials of each token and head.
+    fn by_segment(&self, w: &Worker<'_>, most: usize) {
         let (group, dim) = (self.group(), self.spec.heads.dim);
         let per_row = partial_len(dim);
         let heads = self.spec.heads;
         let tokens = self.state.tokens.len();
-        let seen = |t: usize| Seen::of(self.state.position(t), self.spec.window);
-        // Partials of a token and head: as many as the token that sees most has segments.
-        let most = (0..tokens).map(|t| seen(t).segments().len()).max().unwrap_or(0);
         assert!(tokens * heads.q * most * per_row <= self.state.partials.len());
         let partial = |t: usize, head: usize, n: usize| {
             // SAFETY: inside the partials, by the assertion.
@@ -162,7 +194,7 @@ impl Attention<'_> {
         let mut rows = Vec::with_capacity(group);
         for task in w.chunks(0, tokens * heads.kv * most, 1).flatten() {
             let (t, kv_head, n) = (task / (heads.kv * most), task / most % heads.kv, task % most);
-            let seen = seen(t);
+            let seen = self.seen(t);
             let segments = seen.segments();
             if n >= segments.len() {
                 continue;
@@ -180,7 +212,7 @@ impl Attention<'_> {
         for task in w.chunks(1, tokens * heads.q, 1).flatten() {
             let (t, head) = (task / heads.q, task % heads.q);
             let state = partial(t, head, 0);
-            for n in 1..seen(t).segments().len() {
+            for n in 1..self.seen(t).segments().len() {
                 let other = partial(t, head, n);
                 // SAFETY: whole partials, written before the barrier; this row's are this worker's now.
                 unsafe { (self.kernels.merge)(state, other, *other.add(dim), *other.add(dim + 1), dim) };

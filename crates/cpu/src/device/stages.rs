@@ -54,8 +54,10 @@ impl Prepared<'_> {
 impl CpuDevice {
     /// The pool, and what its jobs read.
     fn split(&mut self) -> Result<(&mut Pool, Step<'_>), DeviceError> {
-        let state =
-            self.state.as_ref().ok_or_else(|| DeviceError::Fault("a step before memory was reserved".into()))?;
+        let state = self
+            .state
+            .as_ref()
+            .ok_or_else(|| DeviceError::Fault("a step before memory was reserved".into()))?;
         let step = Step { kernels: self.kernels, state, ropes: &self.ropes, tokens: state.tokens.len() };
         Ok((&mut self.pool, step))
     }
@@ -77,15 +79,24 @@ impl CpuDevice {
 
     pub(super) fn run_embed(&mut self, table: &Matrix, scale: f32) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
+        step.state.expect("columns of the embedding", step.state.reserve.d_model, table.cols)?;
+        if table.rows < step.state.reserve.vocab {
+            let (rows, vocab) = (table.rows, step.state.reserve.vocab);
+            return Err(DeviceError::Fault(format!(
+                "an embedding of {rows} rows for a vocabulary of {vocab}"
+            )));
+        }
         let x = step.state.x_rows();
         pool.run(|w| {
             let mut scratch = step.scratch(w);
             for range in w.chunks(0, step.tokens, w.grain(step.tokens)) {
                 for t in range {
                     // SAFETY: row t is this worker's.
-                    let row = unsafe { x.row(t, table.cols) };
+                    let row = unsafe { x.row(t, x.stride) };
                     table.row(step.state.tokens[t] as usize, row, &mut scratch);
                     row.iter_mut().for_each(|v| *v *= scale);
+                    // Norms count on the padding; a step with a NaN may have left one there.
+                    row[table.cols..].fill(0.0);
                 }
             }
         });
@@ -95,6 +106,11 @@ impl CpuDevice {
     pub(super) fn run_attn_in(&mut self, stage: &AttnIn) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
         let state = step.state;
+        state.check_slot(stage.kv, stage.heads)?;
+        state.expect("columns of q, k and v", state.reserve.d_model, stage.q.matrix.cols)?;
+        if stage.rope.is_some_and(|rope| rope >= state.ropes.len()) {
+            return Err(DeviceError::Fault("a stage was loaded after memory was reserved".into()));
+        }
         let q = State::rows(&state.q, state.reserve.max_q);
         let k = State::rows(&state.k, state.reserve.max_kv);
         let v = State::rows(&state.v, state.reserve.max_kv);
@@ -109,8 +125,11 @@ impl CpuDevice {
             let whole = |norm: &Option<LoadedNorm>| norm.as_ref().is_some_and(|n| n.len != stage.heads.dim);
             if whole(&stage.q_norm) || whole(&stage.k_norm) {
                 for t in w.chunks(4, step.tokens, 1).flatten() {
-                    step.norm_whole(stage.q_norm.as_ref(), q.ptr(t));
-                    step.norm_whole(stage.k_norm.as_ref(), k.ptr(t));
+                    for (norm, row) in [(&stage.q_norm, q.ptr(t)), (&stage.k_norm, k.ptr(t))] {
+                        if whole(norm) {
+                            step.norm_whole(norm.as_ref(), row);
+                        }
+                    }
                 }
                 w.barrier();
             }
@@ -130,7 +149,10 @@ impl CpuDevice {
 
     pub(super) fn run_attn_out(&mut self, stage: &AttnOut) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
-        let attn = State::rows(&step.state.attn, step.state.reserve.max_q);
+        let reserve = &step.state.reserve;
+        step.state.expect("rows of the projection", reserve.d_model, stage.proj.matrix.rows)?;
+        step.state.at_most("columns of the projection", reserve.max_q, stage.proj.matrix.cols)?;
+        let attn = State::rows(&step.state.attn, reserve.max_q);
         pool.run(|w| {
             let width = stage.proj.matrix.cols;
             let input = Input { rows: attn, width, norm: None, gather: None, slots: step.tokens };
@@ -143,6 +165,9 @@ impl CpuDevice {
     pub(super) fn run_ffn(&mut self, stage: &Ffn) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
         let state = step.state;
+        state.expect("columns of gate and up", state.reserve.d_model, stage.up.matrix.cols)?;
+        state.expect("rows of down", state.reserve.d_model, stage.down.matrix.rows)?;
+        state.at_most("columns of down", state.reserve.max_ff, stage.down.matrix.cols)?;
         let gate = State::rows(&state.gate, state.reserve.max_ff);
         let up = State::rows(&state.up, state.reserve.max_ff);
         pool.run(|w| {
@@ -163,6 +188,8 @@ impl CpuDevice {
         let (pool, step) = self.split()?;
         let state = step.state;
         let (matrix, bias) = stage.matrix();
+        state.expect("columns of the head", state.reserve.d_model, matrix.cols)?;
+        state.expect("rows of the head", state.reserve.vocab, matrix.rows)?;
         let logits = State::rows(&state.logits, state.reserve.vocab);
         pool.run(|w| {
             let slots = state.outputs.len();
@@ -343,7 +370,10 @@ impl<'a> Step<'a> {
             for t in 0..self.tokens {
                 // SAFETY: whole vectors of this worker's columns; kernels are of this CPU.
                 unsafe {
-                    let other = stage.gate.as_ref().map_or(std::ptr::null(), |_| up.ptr(t).add(columns.start).cast_const());
+                    let other = stage
+                        .gate
+                        .as_ref()
+                        .map_or(std::ptr::null(), |_| up.ptr(t).add(columns.start).cast_const());
                     (self.kernels.gated)(stage.act, gate.ptr(t).add(columns.start), other, columns.len());
                 }
             }
@@ -464,4 +494,3 @@ fn rotate(style: RopeStyle, head: &mut [f32], angles: &[f32]) {
         head[b] = x * angle[1] + y * angle[0];
     }
 }
-

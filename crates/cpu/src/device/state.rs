@@ -15,6 +15,9 @@ pub(super) const FEW_TOKENS: usize = 8;
 /// Query tokens that one worker takes at a time when there are many.
 pub(super) const TOKEN_TILE: usize = 16;
 
+/// Floats of partials that are kept at most (64 MiB); a step that needs more shares attention by token.
+const MOST_PARTIALS: usize = 16 << 20;
+
 /// One sequence's tokens, tables flattened.
 pub(super) struct OwnSpan {
     pub(super) start: usize,
@@ -122,9 +125,10 @@ impl Sizes {
         let mut partials = 0;
         let mut states = 0;
         for group in &reserve.kv_groups {
-            let segments = (group.blocks * KV_BLOCK).div_ceil(ATTN_SEGMENT) + 1;
+            let segments = group.blocks.div_ceil(ATTN_SEGMENT / KV_BLOCK).saturating_add(1);
             let per_row = partial_len(group.heads.dim);
-            partials = partials.max(FEW_TOKENS.min(reserve.max_tokens) * group.heads.q * segments * per_row);
+            let per_segment = FEW_TOKENS.min(reserve.max_tokens) * group.heads.q * per_row;
+            partials = partials.max(segments.saturating_mul(per_segment).min(MOST_PARTIALS));
             states = states.max(TOKEN_TILE * (group.heads.q / group.heads.kv.max(1)) * per_row);
         }
         Sizes {
@@ -141,26 +145,43 @@ impl Sizes {
     }
 }
 
+/// Elements of a group's keys; more than any memory if that overflows.
+fn kv_len(group: &KvGroup) -> usize {
+    let factors = [group.blocks, group.heads.kv, group.heads.dim, KV_BLOCK];
+    factors.into_iter().fold(group.layers, usize::saturating_mul)
+}
+
 impl State {
     pub(super) fn bytes(reserve: &Reserve, ropes: &[Rope], threads: usize) -> u64 {
         let s = Sizes::of(reserve, threads);
         let per_token = 3 * s.d_model + 2 * s.q + 2 * s.kv + 2 * s.ff + 2 * (s.input / 4 + s.input / 16 * 3);
         let ropes: usize = ropes.iter().map(|rope| 2 * rope.inv_freq.len()).sum();
         let floats = s.rows * (per_token + ropes) + reserve.max_outputs * s.vocab + s.partials + s.states;
-        let kv: usize = reserve
-            .kv_groups
-            .iter()
-            .map(|g| 2 * g.layers * g.blocks * g.heads.kv * g.heads.dim * KV_BLOCK * size_of::<u16>())
-            .sum();
-        (floats * size_of::<f32>() + kv) as u64
+        let kv = reserve.kv_groups.iter().map(|g| kv_len(g).saturating_mul(2 * size_of::<u16>()));
+        kv.fold(floats * size_of::<f32>(), usize::saturating_add) as u64
+    }
+
+    /// Bytes of all buffers.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> u64 {
+        let State { x, input, q, k, v, attn, gate, up, product, logits, partials, states, .. } = self;
+        let floats = [x, input, q, k, v, attn, gate, up, product, logits, partials, states];
+        let floats = floats.into_iter().chain(self.ropes.iter().map(|rope| &rope.table)).map(|b| 4 * b.len());
+        let acts = self.acts.iter().map(|a| a.q.len() + 4 * (a.d.len() + a.ds.len() + a.sum.len()));
+        let kv = self.kv.iter().map(|store| 2 * (store.k.len() + store.v.len()));
+        floats.chain(acts).chain(kv).sum::<usize>() as u64
     }
 
     pub(super) fn new(reserve: &Reserve, ropes: &[Rope], threads: usize) -> Result<State, DeviceError> {
         let s = Sizes::of(reserve, threads);
         let floats = |rows: usize, width: usize| Buffer::<f32>::zeroed(rows * width, "activations");
         let kv = |group: &KvGroup| -> Result<KvStore, DeviceError> {
-            let len = group.layers * group.blocks * group.heads.kv * group.heads.dim * KV_BLOCK;
-            Ok(KvStore { group: *group, k: Buffer::zeroed(len, "KV cache")?, v: Buffer::zeroed(len, "KV cache")? })
+            let len = kv_len(group);
+            Ok(KvStore {
+                group: *group,
+                k: Buffer::zeroed(len, "KV cache")?,
+                v: Buffer::zeroed(len, "KV cache")?,
+            })
         };
         let rope = |rope: &Rope| -> Result<RopeTable, DeviceError> {
             let pairs = rope.inv_freq.len();
@@ -256,6 +277,37 @@ impl State {
         Ok(())
     }
 
+    /// Refuses a stage that is not of the size that memory was reserved for.
+    pub(super) fn expect(&self, what: &str, reserved: usize, found: usize) -> Result<(), DeviceError> {
+        if found == reserved {
+            Ok(())
+        } else {
+            Err(DeviceError::Fault(format!("{found} {what}; reserved {reserved}")))
+        }
+    }
+
+    /// Likewise, for an upper bound.
+    pub(super) fn at_most(&self, what: &str, reserved: usize, found: usize) -> Result<(), DeviceError> {
+        self.expect(what, reserved, found.max(reserved))
+    }
+
+    /// Refuses a layer that the cache does not have, or has with other heads.
+    pub(super) fn check_slot(&self, slot: KvSlot, heads: Heads) -> Result<(), DeviceError> {
+        self.at_most("channels of all query heads", self.reserve.max_q, heads.q * heads.dim)?;
+        self.at_most("channels of all key heads", self.reserve.max_kv, heads.kv * heads.dim)?;
+        let fits = |group: &KvGroup| {
+            let Heads { q, kv, dim } = group.heads;
+            slot.layer < group.layers && kv == heads.kv && dim == heads.dim && heads.q <= q
+        };
+        match self.kv.get(slot.group) {
+            Some(store) if fits(&store.group) => Ok(()),
+            Some(store) => {
+                Err(DeviceError::Fault(format!("layer {} of {heads:?} in {:?}", slot.layer, store.group)))
+            }
+            None => Err(DeviceError::Fault(format!("cache group {} of {}", slot.group, self.kv.len()))),
+        }
+    }
+
     /// Refuses a batch that would make a kernel read or write outside its memory.
     fn check(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         let fault = |what: String| Err(DeviceError::Fault(what));
@@ -275,14 +327,20 @@ impl State {
             if span.start != next || span.tables.len() != self.kv.len() {
                 return fault(format!("a span at token {} with {} tables", span.start, span.tables.len()));
             }
-            next += span.len;
+            next = next.saturating_add(span.len);
             for (table, store) in span.tables.iter().zip(&self.kv) {
-                let covered = (table.first + table.blocks.len()) * KV_BLOCK;
-                if span.position + span.len > covered || table.first * KV_BLOCK > span.position {
+                let covered = table.first.saturating_add(table.blocks.len()).checked_mul(KV_BLOCK);
+                let end = span.position.checked_add(span.len);
+                let inside = end.zip(covered).is_some_and(|(end, covered)| end <= covered);
+                if !inside || table.first * KV_BLOCK > span.position {
                     return fault(format!("positions {}+{} outside their blocks", span.position, span.len));
                 }
-                if let Some(block) = table.blocks.iter().find(|b| **b as usize >= store.group.blocks) {
-                    return fault(format!("block {block} of a cache of {} blocks", store.group.blocks));
+                let exist = store.group.blocks;
+                if table.blocks.len() > exist {
+                    return fault(format!("{} blocks of a cache of {exist}", table.blocks.len()));
+                }
+                if let Some(block) = table.blocks.iter().find(|b| **b as usize >= exist) {
+                    return fault(format!("block {block} of a cache of {exist} blocks"));
                 }
             }
         }
@@ -295,18 +353,22 @@ impl State {
         span.position + t - span.start
     }
 
-    pub(super) fn read_logits(&self, out: &mut [f32]) {
+    pub(super) fn read_logits(&self, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.expect("logits asked", self.outputs.len() * self.reserve.vocab, out.len())?;
         let stride = self.reserve.vocab.next_multiple_of(LANES);
         let rows = self.logits.as_slice().chunks_exact(stride);
         for (out, row) in out.chunks_exact_mut(self.reserve.vocab).zip(rows).take(self.outputs.len()) {
             out.copy_from_slice(&row[..self.reserve.vocab]);
         }
+        Ok(())
     }
 
-    pub(super) fn read_hidden(&self, out: &mut [f32]) {
+    pub(super) fn read_hidden(&self, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.expect("hidden values asked", self.outputs.len() * self.reserve.d_model, out.len())?;
         let rows = self.input.as_slice().chunks_exact(self.d_model());
         for (out, row) in out.chunks_exact_mut(self.reserve.d_model).zip(rows).take(self.outputs.len()) {
             out.copy_from_slice(&row[..self.reserve.d_model]);
         }
+        Ok(())
     }
 }

@@ -101,17 +101,29 @@ unsafe fn segment_rows<S: Simd, const R: usize>(job: &SegmentJob<'_>, rows: &[Ro
     // SAFETY: passed on; `p` holds a segment's scores per row.
     unsafe {
         for block in low / KV_BLOCK..high.div_ceil(KV_BLOCK) {
-            scores::<S, R>(job, rows, start + block * KV_BLOCK, p.each_mut().map(|p| p[block * KV_BLOCK..].as_mut_ptr()));
+            scores::<S, R>(
+                job,
+                rows,
+                start + block * KV_BLOCK,
+                p.each_mut().map(|p| p[block * KV_BLOCK..].as_mut_ptr()),
+            );
         }
         let mut sums = [(0f32, 0f32); R];
         for r in 0..R {
             sums[r] = softmax::<S>(&mut p[r], from[r], to[r], job);
         }
         let joint = *from.iter().max().unwrap_or(&0)..*to.iter().min().unwrap_or(&0);
-        if R > 1 && joint.len() > 0 && from.iter().all(|f| *f == from[0]) && to.iter().all(|t| *t == to[0]) {
+        if R > 1 && !joint.is_empty() && from.iter().all(|f| *f == from[0]) && to.iter().all(|t| *t == to[0])
+        {
             // Rows of one token: their keys are the same.
             let mut outs = [[0f32; MAX_DIM]; R];
-            values::<S, R>(job, start, joint, p.each_ref().map(|p| p.as_ptr()), outs.each_mut().map(|o| o.as_mut_ptr()));
+            values::<S, R>(
+                job,
+                start,
+                joint,
+                p.each_ref().map(|p| p.as_ptr()),
+                outs.each_mut().map(|o| o.as_mut_ptr()),
+            );
             for r in 0..R {
                 merge::<S>(rows[r].state, outs[r].as_ptr(), sums[r].0, sums[r].1, job.kv.dim);
             }
@@ -148,7 +160,12 @@ pub(crate) const MAX_DIM: usize = 512;
 
 /// Scaled (and capped) scores of the 64 keys of the block at position `at`.
 #[inline(always)]
-unsafe fn scores<S: Simd, const R: usize>(job: &SegmentJob<'_>, rows: &[Row; R], at: usize, out: [*mut f32; R]) {
+unsafe fn scores<S: Simd, const R: usize>(
+    job: &SegmentJob<'_>,
+    rows: &[Row; R],
+    at: usize,
+    out: [*mut f32; R],
+) {
     // SAFETY: the block is whole, whatever its unwritten lanes hold; the caller vouches for the rest.
     unsafe {
         let k = job.kv.k.add(job.kv.block(at));
@@ -182,7 +199,12 @@ unsafe fn scores<S: Simd, const R: usize>(job: &SegmentJob<'_>, rows: &[Row; R],
 
 /// Turns the scores `from..to` into `e^{s−m}` and everything else of their vectors into 0; returns (m, l).
 #[inline(always)]
-unsafe fn softmax<S: Simd>(p: &mut [f32; ATTN_SEGMENT], from: usize, to: usize, _job: &SegmentJob<'_>) -> (f32, f32) {
+unsafe fn softmax<S: Simd>(
+    p: &mut [f32; ATTN_SEGMENT],
+    from: usize,
+    to: usize,
+    _job: &SegmentJob<'_>,
+) -> (f32, f32) {
     let (first, last) = (from / LANES * LANES, to.next_multiple_of(LANES));
     p[first..from].fill(f32::NEG_INFINITY);
     p[to..last].fill(f32::NEG_INFINITY);

@@ -65,7 +65,7 @@ macro_rules! for_tiles {
     (@ $tile:ident, $s:ty, $f:ty, $job:expr, $max:expr, $panel:ident, $p:ident, $t:ident, $($n:literal),+) => {
         $(
             if $n <= $max {
-                while $t + $n <= $job.tokens {
+                while $job.tokens - $t >= $n {
                     $tile::<$s, $f, $n>($panel, $job, $t, $job.out.add($t * $job.out_stride + $p * LANES));
                     $t += $n;
                 }
@@ -86,7 +86,12 @@ pub(crate) unsafe fn block32<S: Simd, F: Block32>(job: &MatMul) {
 
 /// Per block: the integer sum of 32 products, then `acc ← fma(sum, dw·da, acc)` and `acc ← fma(m, da·Σa, acc)`.
 #[inline(always)]
-unsafe fn tile32<S: Simd, F: Block32, const T: usize>(panel: *const u8, job: &MatMul, first: usize, out: *mut f32) {
+unsafe fn tile32<S: Simd, F: Block32, const T: usize>(
+    panel: *const u8,
+    job: &MatMul,
+    first: usize,
+    out: *mut f32,
+) {
     let blocks = job.k / 32;
     let step = 1usize << S::units_per_dot(F::MAX).min(8).ilog2();
     let surplus = F::ZERO + if F::SIGNED { S::SIGNED_SURPLUS } else { 0 };
@@ -104,11 +109,16 @@ unsafe fn tile32<S: Simd, F: Block32, const T: usize>(panel: *const u8, job: &Ma
                     let w = F::unit::<S>(group, slot, v);
                     for t in 0..T {
                         let a = q[t].add(32 * b + 4 * v).cast::<i32>().read_unaligned();
-                        dots[t] = if F::SIGNED { S::dot_signed(dots[t], w, a) } else { S::dot_unsigned(dots[t], w, a) };
+                        dots[t] = if F::SIGNED {
+                            S::dot_signed(dots[t], w, a)
+                        } else {
+                            S::dot_unsigned(dots[t], w, a)
+                        };
                     }
                 }
                 for t in 0..T {
-                    sums[t] = if step == 8 { S::finish(dots[t]) } else { S::add_i(sums[t], S::finish(dots[t])) };
+                    sums[t] =
+                        if step == 8 { S::finish(dots[t]) } else { S::add_i(sums[t], S::finish(dots[t])) };
                 }
                 u += step;
             }
@@ -146,7 +156,12 @@ pub(crate) unsafe fn super256<S: Simd, F: Super256>(job: &MatMul) {
 /// Per super-block: `s = Σ sc·Σ(q−ZERO)·a` and `m = Σ min·Σa` in integers, then `acc ← fma(s, d·da, acc)` and
 /// `acc ← acc − m·(dmin·da)`.
 #[inline(always)]
-unsafe fn tile256<S: Simd, F: Super256, const T: usize>(panel: *const u8, job: &MatMul, first: usize, out: *mut f32) {
+unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
+    panel: *const u8,
+    job: &MatMul,
+    first: usize,
+    out: *mut f32,
+) {
     let groups = job.k / 256;
     let units = F::SCALED / 4;
     let step = 1usize << S::units_per_dot(F::MAX).min(units).ilog2();
@@ -171,7 +186,11 @@ unsafe fn tile256<S: Simd, F: Super256, const T: usize>(panel: *const u8, job: &
                         }
                     }
                     for t in 0..T {
-                        sums[t] = if step == units { S::finish(dots[t]) } else { S::add_i(sums[t], S::finish(dots[t])) };
+                        sums[t] = if step == units {
+                            S::finish(dots[t])
+                        } else {
+                            S::add_i(sums[t], S::finish(dots[t]))
+                        };
                     }
                     u += step;
                 }
@@ -216,7 +235,12 @@ pub(crate) unsafe fn float<S: Simd, F: Float>(job: &MatMul) {
 
 /// Per segment of [`FLOAT_SEGMENT`] values: four chains over `k mod 4`, added as `(c0 + c1) + (c2 + c3)`, then to `acc`.
 #[inline(always)]
-unsafe fn tile_float<S: Simd, F: Float, const T: usize>(panel: *const u8, job: &MatMul, first: usize, out: *mut f32) {
+unsafe fn tile_float<S: Simd, F: Float, const T: usize>(
+    panel: *const u8,
+    job: &MatMul,
+    first: usize,
+    out: *mut f32,
+) {
     // SAFETY: the job's pointers cover K values of T tokens; the caller vouches for the ISA.
     unsafe {
         let x: [*const f32; T] = std::array::from_fn(|t| job.acts.x.add((first + t) * job.acts.x_stride));

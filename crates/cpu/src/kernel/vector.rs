@@ -40,14 +40,21 @@ pub(crate) unsafe fn norm<S: Simd>(job: &NormJob) {
             }
         };
         let mut squares = S::splat(0.0);
-        for i in (0..job.len).step_by(LANES) {
+        let whole = job.len / LANES * LANES;
+        for i in (0..whole).step_by(LANES) {
             let centred = S::sub(S::load(job.x.add(i)), S::splat(mean));
             squares = S::fma(centred, centred, squares);
         }
-        let mut total = S::sum(squares);
-        // The padding lanes held (0 − mean)².
-        total -= (job.len.next_multiple_of(LANES) - job.len) as f32 * mean * mean;
-        let factor = S::splat(1.0 / (total / job.len as f32 + eps).sqrt());
+        if whole < job.len {
+            // The padding is not part of the row: its lanes add nothing.
+            let mut last = [0f32; LANES];
+            for (i, value) in last[..job.len - whole].iter_mut().enumerate() {
+                *value = *job.x.add(whole + i) - mean;
+            }
+            let last = S::load(last.as_ptr());
+            squares = S::fma(last, last, squares);
+        }
+        let factor = S::splat(1.0 / (S::sum(squares) / job.len as f32 + eps).sqrt());
         for i in (0..job.len).step_by(LANES) {
             let centred = S::sub(S::load(job.x.add(i)), S::splat(mean));
             let scaled = S::mul(S::mul(centred, factor), S::load(job.weight.add(i)));
@@ -149,9 +156,10 @@ unsafe fn activate<S: Simd>(act: Act, x: S::F) -> S::F {
         match act {
             Act::Silu => S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), x)))),
             Act::GeluTanh => {
+                // (1 + tanh u)/2 = 1/(1 + e^{−2u}), which does not cancel for negative u; −2√(2/π) is the factor.
                 let cubic = S::mul(S::mul(x, x), S::mul(x, S::splat(0.044_715)));
-                let inner = S::mul(S::splat(0.797_884_6), S::add(x, cubic));
-                S::mul(S::mul(S::splat(0.5), x), S::add(S::splat(1.0), tanh::<S>(inner)))
+                let power = S::mul(S::splat(-1.595_769_2), S::add(x, cubic));
+                S::div(x, S::add(S::splat(1.0), S::exp(power)))
             }
         }
     }
@@ -200,3 +208,6 @@ pub(crate) unsafe fn to_f16<S: Simd>(x: *const f32, out: *mut u16, len: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
