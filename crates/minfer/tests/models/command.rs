@@ -1,0 +1,78 @@
+//! The two commands of the README, and the others on real models.
+
+use std::process::{Command, Output, Stdio};
+
+use minfer::engine::SamplingParams;
+use minfer::{Generate, Llm, Message, Options};
+
+use crate::support::{GEMMA3, SMOLLM2, cache_dir, cores, open};
+
+fn run(args: &[&str]) -> Output {
+    // The binary would fetch the models itself; this makes both use the same files.
+    open(SMOLLM2);
+    open(GEMMA3);
+    let output = Command::new(env!("CARGO_BIN_EXE_minfer"))
+        .args(args)
+        .env("MINFER_CACHE", cache_dir())
+        .env_remove("MINFER_LOG")
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {text}");
+    output
+}
+
+fn stdout(args: &[&str]) -> String {
+    String::from_utf8(run(args).stdout).expect("whole characters")
+}
+
+#[test]
+fn the_default_model_answers() {
+    let _cores = cores();
+    let args = ["run", "--temp", "0", "-n", "48", "Why is the sky blue?"];
+    let answer = stdout(&args);
+    let lower = answer.to_lowercase();
+    assert!(lower.contains("sky") && (lower.contains("scatter") || lower.contains("light")), "{answer}");
+    let threads = ["run", "--temp", "0", "-n", "48", "-t", "1", "Why is the sky blue?"];
+    assert_eq!(stdout(&threads), answer, "the text does not depend on threads");
+    // The library gives the same text.
+    let options = Options::default();
+    let llm = Llm::from_gguf(&open(SMOLLM2), &options, &mut |_, _| {}).expect("the model is loaded");
+    let greedy = Generate { max_tokens: Some(48), sampling: SamplingParams::greedy(), stop: Vec::new() };
+    let generation =
+        llm.chat(&[Message::user("Why is the sky blue?")], &greedy).expect("the request is taken");
+    let text: String = generation.map(|piece| piece.expect("the generation succeeds")).collect();
+    assert_eq!(text + "\n", answer);
+}
+
+#[test]
+fn an_answer_ends_by_itself() {
+    let _cores = cores();
+    let output = run(&["run", "--temp", "0", "-n", "400", "What is 2 + 2? Answer with the number only."]);
+    let summary = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!summary.contains("generated 400 tokens"), "{summary}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("<|im_end|>"));
+}
+
+#[test]
+fn a_base_model_continues_text_and_says_so() {
+    let _cores = cores();
+    let source = format!("pip:{GEMMA3}");
+    let output = run(&["run", "-m", &source, "--temp", "0", "-n", "8", "The capital of France is"]);
+    let note = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(note.contains("no chat template"), "{note}");
+    let raw = stdout(&["run", "-m", &source, "--raw", "--temp", "0", "-n", "8", "The capital of France is"]);
+    assert_eq!(raw.as_bytes(), output.stdout);
+}
+
+#[test]
+fn inspect_and_bench_work_on_both() {
+    let _cores = cores();
+    for name in [SMOLLM2, GEMMA3] {
+        let source = format!("pip:{name}");
+        assert!(stdout(&["inspect", &source]).contains("runs here     yes"));
+        let row = stdout(&["bench", "-m", &source, "-p", "16", "-n", "4", "-r", "1", "-o", "jsonl"]);
+        assert_eq!(row.lines().count(), 2, "{row}");
+    }
+}

@@ -1,0 +1,8 @@
+//! Real models, fetched once per checkout through the product's own `pip:` source into the target directory, against
+//! an outside reference and against each other: tokens, logits, text, and the determinism contract.
+
+mod command;
+mod determinism;
+mod reference;
+mod support;
+mod tokens;

@@ -1,0 +1,147 @@
+//! Logits against llama.cpp's, teacher-forced on its own greedy text.
+//!
+//! There are two references. The exact one (`*-f32.json`) is its float32 path over the same dequantized weights, which
+//! agrees with itself to 10⁻⁷ or better however it is run. The other is its quantized path, which, as ours, rounds
+//! activations to int8: that moves distributions by a mean KL divergence of 2.9·10⁻³ (SmolLM2) and 5.1·10⁻³ (gemma)
+//! from the exact ones, and turns the best token around up to a lead of 0.26 and 0.93. Ours may do no worse; and where
+//! the quantized path has a best token that leads by 0.5, ours must have the same.
+
+use minfer::cpu::CpuOptions;
+use serde_json::Value;
+
+use crate::support::{GEMMA3, SMOLLM2, argmax, cores, golden, ids, load, log_softmax, logits};
+
+/// How our predictions compare with the reference's.
+#[derive(Default)]
+struct Comparison {
+    positions: usize,
+    agreeing: usize,
+    divergence: f64,
+    /// The largest lead of the reference at a position where ours differs.
+    worst_flip: f64,
+}
+
+impl Comparison {
+    /// Adds a position: the lead of the reference's best token, its 16 best with their log-probabilities, our logits.
+    fn add(&mut self, margin: &Value, top: &Value, logits: &[f32]) {
+        let best = top[0][0].as_u64().expect("a token id") as u32;
+        self.positions += 1;
+        if argmax(logits) == best {
+            self.agreeing += 1;
+        } else {
+            self.worst_flip = self.worst_flip.max(margin.as_f64().expect("a margin"));
+        }
+        self.divergence += divergence(top, &log_softmax(logits));
+    }
+
+    fn check(&self, what: &str, bounds: Bounds) {
+        let agreement = self.agreeing as f64 / self.positions as f64;
+        let mean = self.divergence / self.positions as f64;
+        let figures = format!(
+            "{what}: {} positions, {:.2} % agree, worst flip at a lead of {:.3}, mean divergence {mean:.2e}",
+            self.positions,
+            100.0 * agreement,
+            self.worst_flip
+        );
+        // Shown with --nocapture.
+        eprintln!("{figures}");
+        assert!(self.positions >= bounds.positions, "{figures}");
+        assert!(agreement >= bounds.agreement, "{figures}");
+        assert!(self.worst_flip < bounds.flip, "{figures}");
+        assert!(mean <= bounds.divergence, "{figures}");
+    }
+}
+
+/// What a comparison must keep to.
+#[derive(Clone, Copy)]
+struct Bounds {
+    /// Positions compared, at least.
+    positions: usize,
+    /// Share with the same most probable token, at least.
+    agreement: f64,
+    /// Lead of the reference's best logit from which on ours must be the same.
+    flip: f64,
+    /// Mean KL divergence, at most.
+    divergence: f64,
+}
+
+/// KL divergence of two coarsened distributions: the reference's best tokens one by one, all others as one. A lower
+/// bound of the divergence of the whole ones, and close to it.
+fn divergence(top: &Value, ours: &[f64]) -> f64 {
+    let mut sum = 0.0;
+    let (mut p_rest, mut q_rest) = (1.0, 1.0);
+    for pair in top.as_array().expect("pairs") {
+        let id = pair[0].as_u64().expect("a token id") as usize;
+        let (log_p, log_q) = (pair[1].as_f64().expect("a log-probability"), ours[id]);
+        sum += log_p.exp() * (log_p - log_q);
+        p_rest -= log_p.exp();
+        q_rest -= log_q.exp();
+    }
+    // The reference's figures are rounded to five digits, so its rest may be nothing or less.
+    if p_rest > 1e-4 && q_rest > 1e-9 { sum + p_rest * (p_rest / q_rest).ln() } else { sum }
+}
+
+/// Compares a model's logits with those of several references that read the same tokens.
+fn teacher_forced(model_name: &str, references: &[(&str, Bounds)]) {
+    let _cores = cores();
+    let mut model = load(model_name, CpuOptions::default(), 1024);
+    let data: Vec<Value> = references.iter().map(|(file, _)| golden(file)).collect();
+    let mut comparisons: Vec<Comparison> = data.iter().map(|_| Comparison::default()).collect();
+    let prompts = data[0]["prompts"].as_array().expect("prompts");
+    assert_eq!(prompts.len(), 20);
+    for (index, prompt) in prompts.iter().enumerate() {
+        let prompt_ids = ids(&prompt["prompt_ids"]);
+        let continuation = ids(&prompt["ids"]);
+        let tokens: Vec<u32> =
+            prompt_ids.iter().chain(&continuation[..continuation.len() - 1]).copied().collect();
+        let wanted: Vec<usize> = (prompt_ids.len() - 1..tokens.len()).collect();
+        let found = logits(&mut model, &tokens, &[512], &wanted);
+        for (data, comparison) in data.iter().zip(&mut comparisons) {
+            let reference = &data["prompts"][index];
+            assert_eq!(ids(&reference["ids"]), continuation);
+            for (i, row) in found.iter().enumerate() {
+                comparison.add(&reference["margin"][i], &reference["top"][i], row);
+            }
+        }
+    }
+    for (comparison, (file, bounds)) in comparisons.iter().zip(references) {
+        comparison.check(file, *bounds);
+    }
+}
+
+#[test]
+fn smollm2_follows_the_references_text() {
+    let exact = Bounds { positions: 900, agreement: 0.97, flip: 0.5, divergence: 2.9e-3 };
+    let quantized = Bounds { positions: 900, agreement: 0.96, flip: 0.5, divergence: 4e-3 };
+    teacher_forced(SMOLLM2, &[("reference/smollm2-f32.json", exact), ("reference/smollm2.json", quantized)]);
+}
+
+#[test]
+fn gemma_follows_the_references_text() {
+    let exact = Bounds { positions: 1200, agreement: 0.97, flip: 0.93, divergence: 5e-3 };
+    let quantized = Bounds { positions: 1200, agreement: 0.96, flip: 0.5, divergence: 6e-3 };
+    let files = ["reference/gemma3-270m-f32.json", "reference/gemma3-270m.json"];
+    teacher_forced(GEMMA3, &[(files[0], exact), (files[1], quantized)]);
+}
+
+/// Far beyond the sliding window of 512 tokens.
+#[test]
+fn gemma_agrees_beyond_its_window() {
+    let _cores = cores();
+    let data = golden("reference/gemma3-270m-long.json");
+    let tokens = ids(&data["prompt_ids"]);
+    assert!(tokens.len() >= 2000);
+    let positions = data["positions"].as_array().expect("positions");
+    let at = |p: &Value| p["pos"].as_u64().expect("a position") as usize;
+    let wanted: Vec<usize> = positions.iter().map(at).collect();
+    assert!(wanted.iter().filter(|p| **p > 600).count() > 10);
+    let mut model = load(GEMMA3, CpuOptions::default(), 2048);
+    let found = logits(&mut model, &tokens, &[512], &wanted);
+    let mut comparison = Comparison::default();
+    for (position, row) in positions.iter().zip(&found) {
+        comparison.add(&position["margin"], &position["top"], row);
+    }
+    // Few positions, many of them near ties.
+    let bounds = Bounds { positions: 40, agreement: 0.85, flip: 0.5, divergence: 6e-3 };
+    comparison.check("reference/gemma3-270m-long.json", bounds);
+}
