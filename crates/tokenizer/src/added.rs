@@ -27,7 +27,7 @@ pub(crate) struct Strip {
 pub(crate) struct Added {
     /// Control, unknown and user-defined tokens.
     every: Finder,
-    /// User-defined tokens, which are parsed even in text that is not trusted.
+    /// User-defined tokens, which are parsed even in text that is not trusted; whatever else they are known as.
     user_defined: Finder,
 }
 
@@ -48,7 +48,7 @@ impl Added {
         };
         Ok(Added {
             every: of(&|attr| attr.any(hidden.with(Attr::USER_DEFINED)))?,
-            user_defined: of(&|attr| attr.any(Attr::USER_DEFINED) && !attr.any(hidden))?,
+            user_defined: of(&|attr| attr.any(Attr::USER_DEFINED))?,
         })
     }
 

@@ -1,15 +1,18 @@
 //! Byte-pair encoding (`tokenizer.ggml.model = gpt2`): bytes, joined pair by pair in the order of the merge list.
 //!
-//! GPT-2 spells the 256 bytes as 256 printable characters, so that token texts and merges are text; here that alphabet
+//! A word is a row of bytes, or of characters, as the rule's [`Spelling`] has it. GPT-2 spells the 256 bytes as 256 printable characters, so that token texts and merges are text; here that alphabet
 //! is undone at load, and words are encoded from their bytes. Source of the alphabet: `bytes_to_unicode` of
 //! <https://github.com/openai/gpt-2/blob/master/src/encoder.py>.
+
+use std::borrow::Cow;
 
 use rustc_hash::FxHashMap;
 
 use crate::merge::{Join, Merger, Piece};
-use crate::pre::{PreTokenizer, Rule};
+use crate::pre::{PreTokenizer, Rule, Spelling};
 use crate::source::MERGES;
-use crate::utf8::Text;
+use crate::spm::{SPACE, SpaceJoins};
+use crate::utf8::{Text, char_len};
 use crate::vocab::{NONE, Vocab};
 use crate::{Error, VocabSource};
 
@@ -45,13 +48,20 @@ pub(crate) fn spelled_bytes(text: &[u8]) -> Vec<u8> {
 /// A byte-pair encoder.
 pub(crate) struct Bpe {
     pre: PreTokenizer,
-    ignore_merges: bool,
-    /// Symbol of each byte; `NONE` if neither a token nor a merge has it.
+    rule: &'static Rule,
+    /// `tokenizer.ggml.model = whitespace`: white space ends words and is no part of them; and whether text is made
+    /// lower-case.
+    drops_white_space: Option<bool>,
+    /// Symbol of each byte: of its letter in GPT-2's alphabet, or of `<0xNN>`. `NONE` if neither a token nor a merge
+    /// has it.
     bytes: [u32; 256],
     /// What two symbols become. The key is the rank of the merge.
     merges: FxHashMap<u64, Join>,
     /// Tokens that spell the symbols beyond the vocabulary: merges may make a text that is no token.
     extra: Vec<Vec<u32>>,
+    /// Characters that are no token, but that merges know.
+    characters: FxHashMap<Vec<u8>, u32>,
+    joins_space: SpaceJoins,
 }
 
 fn pair(left: u32, right: u32) -> u64 {
@@ -75,7 +85,7 @@ impl Symbols<'_> {
 }
 
 impl Bpe {
-    pub(crate) fn new(source: &VocabSource<'_>, vocab: &Vocab, rule: &Rule) -> Result<Bpe, Error> {
+    pub(crate) fn new(source: &VocabSource<'_>, vocab: &Vocab, rule: &'static Rule) -> Result<Bpe, Error> {
         let list =
             source.merges.ok_or_else(|| Error::MissingKey { key: MERGES, model: source.model.clone() })?;
         if list.len() > (u32::MAX / 4) as usize {
@@ -83,6 +93,7 @@ impl Bpe {
         }
         let mut symbols = Symbols { vocab, extra: FxHashMap::default() };
         let mut merges = FxHashMap::default();
+        let mut joins_space = SpaceJoins::default();
         merges.reserve(list.len());
         let mut joined = Vec::new();
         for (rank, merge) in list.iter().enumerate() {
@@ -96,56 +107,167 @@ impl Bpe {
             joined.clear();
             joined.extend_from_slice(left);
             joined.extend_from_slice(right);
+            joins_space.add(&joined);
             let join = Join { key: rank as u32, symbol: symbols.get(&joined) };
             let pair = pair(symbols.get(left), symbols.get(right));
             merges.entry(pair).or_insert(join); // A pair that is listed twice has its first rank.
         }
-        let bytes = std::array::from_fn(|byte| {
-            let mut text = [0; 4];
-            let text = byte_to_char(byte as u8).encode_utf8(&mut text).as_bytes();
-            vocab.id(text).or_else(|| symbols.extra.get(text).copied()).unwrap_or(NONE)
-        });
+        let bytes = match rule.spelling {
+            Spelling::Bytes => std::array::from_fn(|byte| {
+                let mut text = [0; 4];
+                let text = byte_to_char(byte as u8).encode_utf8(&mut text).as_bytes();
+                vocab.id(text).or_else(|| symbols.extra.get(text).copied()).unwrap_or(NONE)
+            }),
+            _ => vocab.byte_tokens(),
+        };
         let mut extra = vec![Vec::new(); symbols.extra.len()];
         for (text, symbol) in &symbols.extra {
             // Each byte of the spelling on its own, as llama.cpp has it: those above U+007F are no tokens and vanish.
-            extra[*symbol as usize - vocab.len()] =
-                text.iter().filter_map(|byte| vocab.id(std::slice::from_ref(byte))).collect();
+            let of = |byte: &u8| match rule.spelling {
+                Spelling::Bytes => vocab.id(std::slice::from_ref(byte)),
+                _ => Some(bytes[usize::from(*byte)]).filter(|id| *id != NONE),
+            };
+            extra[*symbol as usize - vocab.len()] = text.iter().filter_map(of).collect();
         }
-        Ok(Bpe { pre: PreTokenizer::new(rule), ignore_merges: rule.ignore_merges, bytes, merges, extra })
+        let mut characters = symbols.extra;
+        characters.retain(|text, _| text.len() == char_len(text[0]));
+        let drops_white_space =
+            (source.model == "whitespace").then(|| source.lowercase.unwrap_or(rule.names != ["whitespace"]));
+        let pre = PreTokenizer::new(rule);
+        Ok(Bpe { pre, rule, drops_white_space, bytes, merges, extra, characters, joins_space })
+    }
+
+    /// Whether text is brought into normalization form C first.
+    pub(crate) fn composes(&self) -> bool {
+        self.rule.nfc
     }
 
     /// Appends the tokens of `text`.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &Text<'_>, merger: &mut Merger, out: &mut Vec<u32>) {
+        if let Some(lowercase) = self.drops_white_space {
+            for segment in text.shape.split_whitespace() {
+                let segment =
+                    if lowercase { Cow::Owned(segment.to_lowercase()) } else { Cow::Borrowed(segment) };
+                self.encode_words(vocab, &segment, segment.as_bytes(), merger, out);
+            }
+            return;
+        }
+        match self.rule.spelling {
+            Spelling::Bytes | Spelling::Characters => {
+                self.encode_words(vocab, &text.shape, &text.bytes, merger, out);
+            }
+            spelling => {
+                let lines = spelling == Spelling::Metaspace;
+                // The two differ in surrogates only, so both are changed alike.
+                let shape = escape(text.shape.as_bytes(), lines);
+                let bytes = escape(&text.bytes, lines);
+                self.encode_words(vocab, &String::from_utf8_lossy(&shape), &bytes, merger, out);
+            }
+        }
+    }
+
+    fn encode_words(
+        &self,
+        vocab: &Vocab,
+        shape: &str,
+        bytes: &[u8],
+        merger: &mut Merger,
+        out: &mut Vec<u32>,
+    ) {
+        if shape.is_empty() {
+            return;
+        }
         let mut spelling = String::new();
-        self.pre.split(&text.shape, &mut |word| {
-            let word = &text.bytes[word];
-            if self.ignore_merges {
+        self.pre.split(shape, &mut |word| {
+            let word = &bytes[word];
+            let of_bytes = self.rule.spelling == Spelling::Bytes;
+            if self.rule.ignore_merges {
                 spelling.clear();
                 spelling.extend(word.iter().map(|&byte| byte_to_char(byte)));
-                if let Some(id) = vocab.id(spelling.as_bytes()) {
+                if let Some(id) = vocab.id(if of_bytes { spelling.as_bytes() } else { word }) {
                     return out.push(id);
                 }
             }
-            self.encode_word(vocab, word, merger, out);
+            if self.rule.line_ends_whole
+                && word.first() == Some(&b'\n')
+                && let Some(id) = vocab.id(word)
+            {
+                return out.push(id);
+            }
+            if of_bytes {
+                merger.pieces.clear();
+                merger.pieces.extend((0..).zip(word).map(|(start, &byte)| Piece {
+                    start,
+                    end: start + 1,
+                    symbol: self.bytes[usize::from(byte)],
+                }));
+                self.finish_word(vocab, word, merger, out);
+            } else {
+                self.encode_characters(vocab, word, merger, out);
+            }
         });
     }
 
-    fn encode_word(&self, vocab: &Vocab, word: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
+    fn encode_characters(&self, vocab: &Vocab, word: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
         merger.pieces.clear();
-        merger.pieces.extend((0..).zip(word).map(|(start, &byte)| Piece {
-            start,
-            end: start + 1,
-            symbol: self.bytes[usize::from(byte)],
-        }));
+        let mut start = 0;
+        while start < word.len() {
+            let end = word.len().min(start + char_len(word[start]));
+            let character = &word[start..end];
+            if start > 0 && character == SPACE && !self.joins_space.after(word[start - 1]) {
+                self.finish_word(vocab, word, merger, out);
+            }
+            let symbol = vocab.id(character).or_else(|| self.characters.get(character).copied());
+            let symbol = symbol.unwrap_or(NONE);
+            merger.pieces.push(Piece { start: start as u32, end: end as u32, symbol });
+            start = end;
+        }
+        self.finish_word(vocab, word, merger, out);
+    }
+
+    /// Joins the pieces of `word` that are in `merger`, and appends their tokens.
+    fn finish_word(&self, vocab: &Vocab, word: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
         merger.merge(|left, right| self.merges.get(&pair(left.symbol, right.symbol)).copied());
         for piece in &merger.pieces {
             match (piece.symbol as usize).checked_sub(vocab.len()) {
                 None => out.push(piece.symbol),
+                Some(_) if piece.symbol == NONE && self.rule.spelling != Spelling::Bytes => {
+                    let bytes = &word[piece.start as usize..piece.end as usize];
+                    let of = bytes.iter().map(|byte| self.bytes[usize::from(*byte)]);
+                    out.extend(of.filter(|id| *id != NONE));
+                }
                 // A byte that no token spells vanishes, as in llama.cpp.
                 Some(beyond) => out.extend(self.extra.get(beyond).into_iter().flatten()),
             }
         }
+        merger.pieces.clear();
     }
+
+    /// What a token of ordinary text stands for.
+    pub(crate) fn plain(&self, text: &[u8]) -> Vec<u8> {
+        match self.rule.spelling {
+            Spelling::Bytes => spelled_bytes(text),
+            Spelling::Characters => text.to_vec(),
+            Spelling::Spaces | Spelling::Metaspace => crate::spm::unescape(text),
+        }
+    }
+}
+
+/// `text` with the space sign for spaces, and at the beginning of each line if `lines`.
+fn escape(text: &[u8], lines: bool) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(text.len() + text.len() / 2);
+    let mut at_start = lines;
+    for (at, &byte) in text.iter().enumerate() {
+        if std::mem::take(&mut at_start) && byte != b'\n' && byte != b' ' && !text[at..].starts_with(SPACE) {
+            escaped.extend_from_slice(SPACE);
+        }
+        match byte {
+            b' ' => escaped.extend_from_slice(SPACE),
+            _ => escaped.push(byte),
+        }
+        at_start = lines && byte == b'\n';
+    }
+    escaped
 }
 
 #[cfg(test)]

@@ -67,6 +67,16 @@ pub enum Error {
         /// Its text.
         merge: String,
     },
+    /// The normalization map of a Unigram vocabulary is damaged.
+    #[error("\"{key}\" of {bytes} bytes is damaged: {detail}")]
+    BadCharsmap {
+        /// The metadata key.
+        key: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// What is wrong with it.
+        detail: &'static str,
+    },
     /// The file wants a special token added to each text, but does not say which.
     #[error("\"{flag}\" is true, but the file names no such token within its vocabulary (\"{key}\")")]
     MissingSpecial {

@@ -4,7 +4,9 @@
 //!
 //! ```text
 //! text ── added ──► fragments ── pre ──► words ── bpe ──► ids     tokenizer.ggml.model = gpt2
-//!          │                   └─ spm ──────────────────► ids     tokenizer.ggml.model = llama
+//!          │                   ├─ spm ──────────────────► ids     tokenizer.ggml.model = llama
+//!          │                   ├─ wpm ──────────────────► ids     tokenizer.ggml.model = bert
+//!          │                   └─ unigram ──────────────► ids     tokenizer.ggml.model = t5
 //!          └─ special and added tokens, found whole
 //! ```
 //!
@@ -16,15 +18,18 @@
 //! | `added` | finds special and added tokens in text |
 //! | `pre` | the table of pre-tokenizer rules of byte-pair encoding |
 //! | `merge` | joins neighbours in order of priority, in n log n |
-//! | `bpe`, `spm` | the two tokenizer models |
+//! | `trie` | all tokens that a text begins with |
+//! | `bpe`, `spm`, `wpm`, `unigram` | the four tokenizer models |
+//! | `charsmap` | what Unigram replaces beforehand |
 //! | `detokenizer` | ids back to whole characters, incrementally |
 //! | `template` | chat templates |
 //!
-//! The reference for ids is llama.cpp (facts of its build 11434); where it leaves a choice to chance, the `tokenizers`
-//! package decides, and where this crate departs on purpose its documentation says so.
+//! The reference for ids is llama.cpp (facts of its build 11434); where it departs from what a model was trained with,
+//! the `tokenizers` package decides, and the module concerned says so.
 
 mod added;
 mod bpe;
+mod charsmap;
 mod detokenizer;
 mod error;
 mod merge;
@@ -34,8 +39,11 @@ mod special;
 mod spm;
 mod template;
 mod tokenizer;
+mod trie;
+mod unigram;
 mod utf8;
 mod vocab;
+mod wpm;
 
 pub use detokenizer::Detokenizer;
 pub use error::Error;

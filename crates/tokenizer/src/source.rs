@@ -4,20 +4,20 @@
 
 use std::borrow::Cow;
 
-use minfer_gguf::{Metadata, Strings};
+use minfer_gguf::{Array, Metadata, Strings, Value};
 
 use crate::Error;
 
 /// Everything a [`Tokenizer`](crate::Tokenizer) is built from. Nothing but this module reads GGUF metadata.
 #[derive(Clone, Debug)]
 pub struct VocabSource<'a> {
-    /// `tokenizer.ggml.model`: `gpt2`, `llama`, …
+    /// `tokenizer.ggml.model`: `gpt2`, `llama`, `bert`, `t5`, …
     pub model: String,
     /// `tokenizer.ggml.pre`: the pre-tokenizer rule of byte-pair encoding.
     pub pre: Option<String>,
     /// Token texts, by id.
     pub tokens: &'a Strings,
-    /// Score of each token; a higher one merges first (SPM).
+    /// Score of each token; a higher one merges first (SPM), or makes a spelling likelier (Unigram).
     pub scores: Option<Cow<'a, [f32]>>,
     /// Type of each token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub token_types: Option<Cow<'a, [i32]>>,
@@ -29,8 +29,18 @@ pub struct VocabSource<'a> {
     pub add_bos: Option<bool>,
     /// End each text with EOS.
     pub add_eos: Option<bool>,
-    /// Begin each text with a space (SPM).
+    /// Begin each text with a space (SPM, Unigram).
     pub add_space_prefix: Option<bool>,
+    /// A run of spaces is one (Unigram).
+    pub remove_extra_whitespaces: Option<bool>,
+    /// What SentencePiece replaces before it looks for tokens (Unigram).
+    pub charsmap: Option<Cow<'a, [u8]>>,
+    /// Make text lower-case (WordPiece).
+    pub lowercase: Option<bool>,
+    /// Take accents off (WordPiece).
+    pub strip_accents: Option<bool>,
+    /// `general.architecture`: some are known by it to strip white space before `<mask>`.
+    pub architecture: String,
     /// `general.name`: phi-3 is known by it to strip white space after special tokens.
     pub name: String,
 }
@@ -86,6 +96,7 @@ pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
 pub(crate) const SCORES: &str = "tokenizer.ggml.scores";
 pub(crate) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 pub(crate) const MERGES: &str = "tokenizer.ggml.merges";
+pub(crate) const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 pub(crate) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 pub(crate) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 pub(crate) const BOS_ID: &str = "tokenizer.ggml.bos_token_id";
@@ -119,7 +130,28 @@ impl<'a> VocabSource<'a> {
             add_bos: metadata.bool(ADD_BOS)?,
             add_eos: metadata.bool(ADD_EOS)?,
             add_space_prefix: metadata.bool("tokenizer.ggml.add_space_prefix")?,
+            remove_extra_whitespaces: metadata.bool("tokenizer.ggml.remove_extra_whitespaces")?,
+            charsmap: charsmap(metadata)?,
+            lowercase: metadata.bool("tokenizer.ggml.normalizer.lowercase")?,
+            strip_accents: metadata.bool("tokenizer.ggml.normalizer.strip_accents")?,
+            architecture: metadata.str("general.architecture")?.unwrap_or_default().to_owned(),
             name: metadata.str("general.name")?.unwrap_or_default().to_owned(),
         })
     }
+}
+
+/// The map's bytes; some files have them as signed ones.
+fn charsmap(metadata: &Metadata) -> Result<Option<Cow<'_, [u8]>>, Error> {
+    Ok(match metadata.get(CHARSMAP) {
+        None => None,
+        Some(Value::Array(Array::U8(bytes))) => Some(Cow::Borrowed(bytes)),
+        Some(Value::Array(Array::I8(bytes))) => Some(bytes.iter().map(|byte| byte.cast_unsigned()).collect()),
+        Some(_) => {
+            return Err(Error::BadCharsmap {
+                key: CHARSMAP,
+                bytes: 0,
+                detail: "it is not an array of bytes",
+            });
+        }
+    })
 }

@@ -100,7 +100,8 @@ const END_OF_GENERATION: [&str; 22] = [
     "[e~[",
 ];
 
-/// Parts of gpt-oss's output protocol (harmony) that its reader must see: text, not control.
+/// Parts of gpt-oss's output protocol (harmony) that its reader must see. llama.cpp makes them user-defined tokens,
+/// which would let text that is not trusted contain them.
 const ALWAYS_SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
 /// What [`resolve`] found.
@@ -136,20 +137,30 @@ pub(crate) fn resolve(vocab: &mut Vocab, ids: &mut SpecialIds) -> Resolved {
         }
     }
     let mut ends: FxHashSet<u32> = [ids.fim_pad, ids.fim_rep, ids.fim_sep].into_iter().flatten().collect();
+    let html = html_tag(vocab);
     for name in END_OF_GENERATION {
-        if let Some(id) = vocab.id(name.as_bytes()) {
+        if let Some(id) = vocab.id(name.as_bytes()).filter(|id| Some(*id) != html) {
             ends.insert(id);
             make_control(vocab, id);
         }
     }
     for name in ALWAYS_SHOWN {
         if let Some(id) = vocab.id(name.as_bytes()) {
-            vocab.attrs[id as usize] = Attr::USER_DEFINED;
+            vocab.attrs[id as usize] = vocab.attr(id).with(Attr::SHOWN);
         }
     }
     ends.extend([ids.eos, ids.eot, ids.eom].into_iter().flatten());
     drop_exceptions(vocab, &mut ends);
     Resolved { end_of_generation: ends, retyped }
+}
+
+/// `</s>`, if it is HTML and ends nothing: a file with another end that it types as one types this as text (gemma,
+/// plamo, qwen, phi-3). llama.cpp knows the first two by other tokens, and takes the tag as an end in the others.
+fn html_tag(vocab: &Vocab) -> Option<u32> {
+    let tag = vocab.id(b"</s>").filter(|id| !vocab.attr(*id).any(Attr::CONTROL))?;
+    let is_typed =
+        |name: &&str| vocab.id(name.as_bytes()).is_some_and(|id| vocab.attr(id).any(Attr::CONTROL));
+    END_OF_GENERATION.iter().chain(&["<|plamo:eos|>"]).any(|name| is_typed(name)).then_some(tag)
 }
 
 /// Vocabularies in which a name of the list means something else.
@@ -158,13 +169,8 @@ fn drop_exceptions(vocab: &mut Vocab, ends: &mut FxHashSet<u32>) {
     // gpt-oss and solar-open: `<|end|>` ends a message, after which the model goes on.
     let call = end("<|call|>").or(end("<|calls|>"));
     let goes_on = (end("<|return|>").is_some() || end("<|flush|>").is_some()) && call.is_some();
-    let message_end = end("<|end|>").filter(|_| goes_on);
-    // gemma 4 and plamo: `</s>` is HTML.
-    let html = end("<|tool_response>").or(end("<|plamo:eos|>")).and(end("</s>"));
-    for (id, attr) in [(message_end, Attr::USER_DEFINED), (html, Attr::NORMAL)] {
-        if let Some(id) = id {
-            ends.remove(&id);
-            vocab.attrs[id as usize] = attr;
-        }
+    if let Some(id) = end("<|end|>").filter(|_| goes_on) {
+        ends.remove(&id);
+        vocab.attrs[id as usize] = vocab.attr(id).with(Attr::SHOWN);
     }
 }

@@ -14,9 +14,33 @@ pub(crate) struct Spm {
     bytes: [u32; 256],
     /// Priority of each token: the smaller, the higher its score.
     keys: Vec<u32>,
-    /// Whether some token has this byte before a space sign, so that the two may be joined. Text is cut before any
-    /// other space sign: no token crosses the cut, so the pieces on both sides know nothing of each other.
-    joins_space: [bool; 256],
+    joins_space: SpaceJoins,
+}
+
+/// Which bytes some token has before a space sign, so that the two may be joined. Text is cut before any other space
+/// sign: no token crosses the cut, so the pieces on both sides know nothing of each other.
+pub(crate) struct SpaceJoins([bool; 256]);
+
+impl Default for SpaceJoins {
+    fn default() -> SpaceJoins {
+        SpaceJoins([false; 256])
+    }
+}
+
+impl SpaceJoins {
+    /// Takes note of what `text`, which may be made by joining, has before its space signs.
+    pub(crate) fn add(&mut self, text: &[u8]) {
+        for at in 1..text.len().saturating_sub(SPACE.len() - 1) {
+            if text[at..].starts_with(SPACE) {
+                self.0[usize::from(text[at - 1])] = true;
+            }
+        }
+    }
+
+    /// Whether a space sign may be joined to this byte.
+    pub(crate) fn after(&self, byte: u8) -> bool {
+        self.0[usize::from(byte)]
+    }
 }
 
 /// Orders scores from the highest down. Not-a-number comes last; no key is `u32::MAX`.
@@ -31,15 +55,8 @@ fn score_key(score: f32) -> u32 {
 
 impl Spm {
     pub(crate) fn new(vocab: &Vocab, unknown: Option<u32>) -> Spm {
-        let mut joins_space = [false; 256];
-        for id in vocab.ids() {
-            let text = vocab.text(id);
-            for at in 1..text.len().saturating_sub(SPACE.len() - 1) {
-                if text[at..].starts_with(SPACE) {
-                    joins_space[usize::from(text[at - 1])] = true;
-                }
-            }
-        }
+        let mut joins_space = SpaceJoins::default();
+        vocab.ids().for_each(|id| joins_space.add(vocab.text(id)));
         let mut bytes = vocab.byte_tokens();
         for (byte, token) in (0u8..).zip(&mut bytes) {
             if *token == NONE {
@@ -78,7 +95,7 @@ impl Spm {
         while start < escaped.len() {
             let end = escaped.len().min(start + char_len(escaped[start]));
             let character = &escaped[start..end];
-            if character == SPACE && start > 0 && !self.joins_space[usize::from(escaped[start - 1])] {
+            if character == SPACE && start > 0 && !self.joins_space.after(escaped[start - 1]) {
                 self.finish_word(vocab, &escaped, merger, out);
             }
             let symbol = vocab.id(character).unwrap_or(NONE);

@@ -6,16 +6,18 @@ use minfer_gguf::Metadata;
 use rustc_hash::FxHashSet;
 
 use crate::added::{Added, Fragment, Strip};
-use crate::bpe::{self, Bpe};
+use crate::bpe::Bpe;
 use crate::merge::Merger;
-use crate::pre::Rule;
+use crate::pre::{Bos, Rule};
 use crate::source::{ADD_BOS, ADD_EOS, BOS_ID, EOS_ID};
 use crate::spm::{self, Spm};
+use crate::unigram::Unigram;
 use crate::vocab::{Attr, Vocab};
+use crate::wpm::Wpm;
 use crate::{Detokenizer, Error, SpecialIds, VocabSource, special, utf8};
 
 /// Values of `tokenizer.ggml.model` that [`Tokenizer`] knows.
-const MODELS: [&str; 2] = ["gpt2", "llama"];
+const MODELS: [&str; 6] = ["gpt2", "gemma4", "whitespace", "llama", "bert", "t5"];
 
 /// A longer text is encoded in parts of this size: positions within a part fit 32 bits.
 const MAX_PART: usize = 1 << 30;
@@ -29,6 +31,8 @@ pub struct Tokenizer {
     end_of_generation: FxHashSet<u32>,
     add_bos: bool,
     add_eos: bool,
+    /// What ends a text: EOS, or SEP of WordPiece.
+    end: Option<u32>,
     /// Each text begins with a space, and so does text after a special token.
     pub(crate) space_prefix: bool,
     warnings: Vec<String>,
@@ -37,6 +41,17 @@ pub struct Tokenizer {
 enum Model {
     Bpe(Bpe),
     Spm(Spm),
+    Wpm(Wpm),
+    Unigram(Unigram),
+}
+
+/// `tokenizer.ggml.model`, with what it implies.
+#[derive(Clone, Copy)]
+enum Kind {
+    Bpe(&'static Rule),
+    Spm,
+    Wpm,
+    Unigram,
 }
 
 /// What the caller knows better than the file.
@@ -81,27 +96,10 @@ impl Tokenizer {
 
     /// The tokenizer of a vocabulary.
     pub fn new(source: &VocabSource<'_>) -> Result<Tokenizer, Error> {
-        let is_bpe = match source.model.as_str() {
-            "gpt2" => true,
-            "llama" => false,
-            found => {
-                return Err(Error::UnsupportedModel {
-                    found: found.to_owned(),
-                    supported: MODELS.join(", "),
-                });
-            }
-        };
         let mut warnings = Vec::new();
-        let rule = match (is_bpe, &source.pre) {
-            (false, _) => None,
-            (true, Some(name)) => Some(Rule::named(name)?),
-            (true, None) => {
-                warnings.push("the file names no pre-tokenizer rule; \"default\" is used".to_owned());
-                Some(Rule::named("default")?)
-            }
-        };
+        let kind = kind(source, &mut warnings)?;
         let mut vocab = Vocab::new(source)?;
-        let mut ids = checked_ids(source, &vocab, rule, &mut warnings);
+        let mut ids = checked_ids(source, &vocab, kind, &mut warnings);
         let resolved = special::resolve(&mut vocab, &mut ids);
         for id in resolved.retyped {
             let text = String::from_utf8_lossy(vocab.text(id));
@@ -111,12 +109,26 @@ impl Tokenizer {
             (Some(true), None) => Err(Error::MissingSpecial { flag, key }),
             _ => Ok(wanted.unwrap_or(default) && id.is_some()),
         };
-        let add_bos = adds(source.add_bos, rule.is_none_or(|rule| rule.add_bos), ids.bos, ADD_BOS, BOS_ID)?;
-        let add_eos = adds(source.add_eos, false, ids.eos, ADD_EOS, EOS_ID)?;
+        let (bos, eos, add_space_prefix) = match kind {
+            Kind::Bpe(rule) => (rule.bos, false, false),
+            Kind::Spm => (Bos::UnlessFileDenies, false, source.add_space_prefix.unwrap_or(true)),
+            Kind::Wpm => (Bos::Always, true, true),
+            Kind::Unigram => (Bos::IfFileSays, true, source.add_space_prefix.unwrap_or(false)),
+        };
+        if bos == Bos::Always && source.add_bos == Some(false) {
+            warnings.push(format!("\"{ADD_BOS}\" is false, but this model does not work without it"));
+        }
+        let wanted = if bos == Bos::Always { Some(true) } else { source.add_bos };
+        let add_bos = adds(wanted, bos != Bos::IfFileSays, ids.bos, ADD_BOS, BOS_ID)?;
+        let end = if matches!(kind, Kind::Wpm) { ids.sep } else { ids.eos };
+        let wanted = if matches!(kind, Kind::Wpm) { Some(true) } else { source.add_eos };
+        let add_eos = adds(wanted, eos, end, ADD_EOS, EOS_ID)?;
         let added = Added::new(&vocab, strips(source, &vocab))?;
-        let model = match rule {
-            Some(rule) => Model::Bpe(Bpe::new(source, &vocab, rule)?),
-            None => Model::Spm(Spm::new(&vocab, ids.unk)),
+        let model = match kind {
+            Kind::Bpe(rule) => Model::Bpe(Bpe::new(source, &vocab, rule)?),
+            Kind::Spm => Model::Spm(Spm::new(&vocab, ids.unk)),
+            Kind::Wpm => Model::Wpm(Wpm::new(source, &vocab, ids.unk)?),
+            Kind::Unigram => Model::Unigram(Unigram::new(source, &vocab, ids.unk)?),
         };
         Ok(Tokenizer {
             model,
@@ -125,7 +137,8 @@ impl Tokenizer {
             end_of_generation: resolved.end_of_generation,
             add_bos,
             add_eos,
-            space_prefix: !is_bpe && source.add_space_prefix.unwrap_or(true),
+            end,
+            space_prefix: add_space_prefix,
             warnings,
             vocab,
         })
@@ -137,7 +150,7 @@ impl Tokenizer {
     }
 
     /// The tokens of bytes that may not be valid UTF-8. SentencePiece vocabularies spell what is no character in
-    /// bytes; byte-pair encoding reads it as U+FFFD (both as in llama.cpp).
+    /// bytes; the other models read it as U+FFFD (as in llama.cpp).
     pub fn encode_bytes(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
         let mut out = Vec::with_capacity(text.len() / 4 + 2);
         let mut merger = Merger::default();
@@ -158,7 +171,7 @@ impl Tokenizer {
                 }
             }
         });
-        if let (true, Some(eos)) = (options.add_special && self.add_eos, self.ids.eos) {
+        if let (true, Some(eos)) = (options.add_special && self.add_eos, self.end) {
             out.push(eos);
         }
         out
@@ -166,7 +179,12 @@ impl Tokenizer {
 
     fn encode_text(&self, text: &[u8], prefix: bool, merger: &mut Merger, out: &mut Vec<u32>) {
         match &self.model {
+            Model::Bpe(bpe) if bpe.composes() => {
+                bpe.encode(&self.vocab, &utf8::read(text).nfc(), merger, out)
+            }
             Model::Bpe(bpe) => bpe.encode(&self.vocab, &utf8::read(text), merger, out),
+            Model::Wpm(wpm) => wpm.encode(&utf8::read(text).shape, out),
+            Model::Unigram(unigram) => unigram.encode(&self.vocab, text, out),
             Model::Spm(spm) => spm.encode(&self.vocab, text, prefix, merger, out),
         }
     }
@@ -211,8 +229,8 @@ impl Tokenizer {
         }
         if attr.any(Attr::NORMAL) {
             return Cow::Owned(match &self.model {
-                Model::Bpe(_) => bpe::spelled_bytes(text),
-                Model::Spm(_) => spm::unescape(text),
+                Model::Bpe(bpe) => bpe.plain(text),
+                Model::Spm(_) | Model::Wpm(_) | Model::Unigram(_) => spm::unescape(text),
             });
         }
         match self.vocab.byte(id) {
@@ -261,9 +279,11 @@ impl Tokenizer {
         self.add_eos
     }
 
-    /// Whether a token is hidden by [`Special::Hide`]: a control token, or the unknown token.
+    /// Whether a token is hidden by [`Special::Hide`]: a control token, or the unknown token; but not the parts of an
+    /// answer's form that gpt-oss spells in control tokens.
     pub fn is_special(&self, id: u32) -> bool {
-        self.vocab.attr(id).any(Attr::CONTROL.with(Attr::UNKNOWN))
+        let attr = self.vocab.attr(id);
+        attr.any(Attr::CONTROL.with(Attr::UNKNOWN)) && !attr.any(Attr::SHOWN)
     }
 
     /// Whether a token is a control token, by its type or its text.
@@ -298,12 +318,28 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
+/// The model that a file names.
+fn kind(source: &VocabSource<'_>, warnings: &mut Vec<String>) -> Result<Kind, Error> {
+    match (source.model.as_str(), &source.pre) {
+        ("llama", _) => Ok(Kind::Spm),
+        ("bert", _) => Ok(Kind::Wpm),
+        ("t5", _) => Ok(Kind::Unigram),
+        ("gemma4", _) => Ok(Kind::Bpe(Rule::named("gemma4")?)),
+        ("gpt2" | "whitespace", Some(name)) => Ok(Kind::Bpe(Rule::named(name)?)),
+        ("gpt2" | "whitespace", None) => {
+            warnings.push("the file names no pre-tokenizer rule; \"default\" is used".to_owned());
+            Ok(Kind::Bpe(Rule::named("default")?))
+        }
+        (found, _) => Err(Error::UnsupportedModel { found: found.to_owned(), supported: MODELS.join(", ") }),
+    }
+}
+
 /// The special ids within the vocabulary, with the model's defaults for those that the file does not name. Ids beyond
 /// the vocabulary occur in published files (padding, mostly), and are dropped with a warning.
 fn checked_ids(
     source: &VocabSource<'_>,
     vocab: &Vocab,
-    rule: Option<&Rule>,
+    kind: Kind,
     warnings: &mut Vec<String>,
 ) -> SpecialIds {
     let mut ids = source.ids;
@@ -316,18 +352,32 @@ fn checked_ids(
             *id = None;
         }
     }
-    // llama.cpp's defaults: SentencePiece's own; Falcon's `<|endoftext|>`, which is a comma in other vocabularies.
-    let defaults = match rule {
-        None => SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), ..SpecialIds::default() },
-        Some(_) if vocab.attr(11).any(Attr::CONTROL) => {
-            SpecialIds { bos: Some(11), eos: Some(11), ..SpecialIds::default() }
+    // llama.cpp's defaults: SentencePiece's own, BERT's and T5's; Falcon's `<|endoftext|>`, which is a comma in other
+    // vocabularies.
+    let none = SpecialIds::default();
+    let defaults = match kind {
+        Kind::Spm => SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), ..none },
+        Kind::Wpm => SpecialIds {
+            bos: Some(101),
+            unk: Some(100),
+            sep: Some(102),
+            pad: Some(0),
+            mask: Some(103),
+            ..none
+        },
+        Kind::Unigram => SpecialIds { eos: Some(1), unk: Some(2), pad: Some(0), ..none },
+        Kind::Bpe(_) if vocab.attr(11).any(Attr::CONTROL) => {
+            SpecialIds { bos: Some(11), eos: Some(11), ..none }
         }
-        Some(_) => SpecialIds::default(),
+        Kind::Bpe(_) => none,
     };
     let within = |id: &u32| vocab.contains(*id);
     ids.bos = ids.bos.or(defaults.bos.filter(within));
     ids.eos = ids.eos.or(defaults.eos.filter(within));
     ids.unk = ids.unk.or(defaults.unk.filter(within));
+    ids.sep = ids.sep.or(defaults.sep.filter(within));
+    ids.pad = ids.pad.or(defaults.pad.filter(within));
+    ids.mask = ids.mask.or(defaults.mask.filter(within));
     ids
 }
 
@@ -338,7 +388,9 @@ fn strips(source: &VocabSource<'_>, vocab: &Vocab) -> impl Fn(u32) -> Strip {
     let of = |text: &str| vocab.id(text.as_bytes());
     let keeps = [of("<unk>"), of("<s>"), of("<|endoftext|>")];
     let pre = source.pre.as_deref().unwrap_or_default();
-    let lstrip = ["jina-v2-de", "jina-v2-es", "jina-v2-code"].iter().any(|known| pre.contains(known));
+    let lstrip =
+        ["jina-v2-de", "jina-v2-es", "jina-v2-code", "mmbert"].iter().any(|known| pre.contains(known))
+            || ["nomic-bert-moe", "jina-bert-v3"].iter().any(|known| source.architecture.contains(known));
     let mask = if lstrip {
         of("<mask>")
     } else if name.contains("modern-bert") {

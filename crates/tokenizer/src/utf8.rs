@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
 /// A text as byte-pair encoding sees it.
 pub(crate) struct Text<'t> {
     /// What rules look at. As long as `bytes`, and the same but for surrogates, which have private-use characters in
@@ -9,6 +11,20 @@ pub(crate) struct Text<'t> {
     pub(crate) shape: Cow<'t, str>,
     /// What is encoded.
     pub(crate) bytes: Cow<'t, [u8]>,
+}
+
+impl Text<'_> {
+    /// The text in Unicode's normalization form C. Text with surrogates stays as it is.
+    pub(crate) fn nfc(self) -> Self {
+        if self.shape.is_ascii() || is_nfc_quick(self.shape.chars()) == IsNormalized::Yes {
+            return self;
+        }
+        if self.shape.as_bytes() != &*self.bytes {
+            return self;
+        }
+        let composed: String = self.shape.nfc().collect();
+        Text { bytes: Cow::Owned(composed.clone().into_bytes()), shape: Cow::Owned(composed) }
+    }
 }
 
 /// Reads text as llama.cpp does: a byte that begins no character, and each byte of a character that is cut off,
@@ -39,8 +55,9 @@ pub(crate) fn read(bytes: &[u8]) -> Text<'_> {
     Text { shape: Cow::Owned(shape), bytes: Cow::Owned(bytes) }
 }
 
-/// The value of the character that `bytes` begin with, if they begin one, and how many bytes that takes.
-fn first_value(bytes: &[u8]) -> (Option<u32>, usize) {
+/// The value of the character that `bytes`, which are not empty, begin with, if they begin one, and how many bytes that
+/// takes. Longer forms than needed, surrogates and values above U+10FFFF count as characters.
+pub(crate) fn first_value(bytes: &[u8]) -> (Option<u32>, usize) {
     let (length, bits) = match bytes[0] {
         lead @ 0x00..=0x7F => (1, lead),
         lead @ 0xC0..=0xDF => (2, lead & 0x1F),

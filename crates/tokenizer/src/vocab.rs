@@ -26,6 +26,8 @@ impl Attr {
     pub(crate) const UNUSED: Attr = Attr(16);
     /// One byte, spelled `<0xNN>`.
     pub(crate) const BYTE: Attr = Attr(32);
+    /// A control token that is part of the text nevertheless, because whoever reads the answer needs it.
+    pub(crate) const SHOWN: Attr = Attr(64);
 
     fn from_file(id: i32) -> Attr {
         match id {

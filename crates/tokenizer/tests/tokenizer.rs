@@ -216,7 +216,9 @@ fn ten_megabytes_of_one_character_are_no_trap() {
 fn every_rule_compiles_and_covers_the_text() {
     let text =
         "Hello, it's 1234567 o'clock\r\n\n  \t x = (a+b)*c;  é語🙂\u{301}\u{a0}\u{3000} ¼Ⅷ <|x|> $~^` ";
-    for pre in minfer_tokenizer::supported_pre_tokenizers() {
+    // Four rules spell text as it is, and this vocabulary spells bytes; one of them is tried below.
+    let as_it_is = ["gemma4", "granite-embed-multi-311m", "sarvam-moe", "mmbert", "whitespace"];
+    for pre in minfer_tokenizer::supported_pre_tokenizers().filter(|pre| !as_it_is.contains(pre)) {
         let tokenizer = Tokenizer::from_gguf(&bpe_metadata(pre)).unwrap();
         let ids = tokenizer.encode(text, PLAIN);
         assert_eq!(String::from_utf8_lossy(&tokenizer.decode(&ids, Special::Hide)), text, "{pre}");

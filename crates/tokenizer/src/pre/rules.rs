@@ -3,13 +3,13 @@
 //! letters by case (gpt-4o, tekken, youtu, granite-embed-multi-97m), and they miss white space beyond ASCII that a class
 //! lists (deepseek-llm, deepseek-coder). Characters newer than its Unicode tables may differ as well.
 
-use super::Rule;
-use super::Stage::{self, Isolate, Words};
+use super::Stage::{self, Isolate, Words, WordsAndPowers};
+use super::{Bos, Rule, Spelling, Thousands};
 
-/// English contractions in any case.
+/// English contractions in any case; the long s is one.
 macro_rules! contractions {
     () => {
-        r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
+        r"(?i:'(?:[stmd]|re|ve|ll))"
     };
 }
 
@@ -68,7 +68,30 @@ const DEEPSEEK_LETTERS: Stage = Isolate(
          \\u{1E900}-\\u{1E943}]+",
 );
 
-const RULE: Rule = Rule { names: &[], stages: &[], ignore_merges: false, add_bos: false };
+/// Words that change case only once, as kimi-k2 has them: the Han script is apart.
+macro_rules! cased_words_but_han {
+    () => {
+        concat!(
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?:",
+            contractions!(),
+            r")?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?:",
+            contractions!(),
+            ")?"
+        )
+    };
+}
+/// Runs of line ends, and what is between.
+const LINES: Stage = Isolate(r"[^\n]+|\n+");
+
+const RULE: Rule = Rule {
+    names: &[],
+    stages: &[],
+    ignore_merges: false,
+    line_ends_whole: false,
+    spelling: Spelling::Bytes,
+    nfc: false,
+    bos: Bos::IfFileSays,
+};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -87,13 +110,10 @@ pub(super) const RULES: &[Rule] = &[
             "jina-v2-de",
             "a.x-4.0",
             "mellum",
-            "modern-bert",
             "jina-v1-en",
             "jina-v2-code",
             "roberta-bpe",
             "exaone4",
-            "mpt",
-            "olmo",
             "jais",
             "trillion",
             "granite-docling",
@@ -101,20 +121,13 @@ pub(super) const RULES: &[Rule] = &[
         stages: &[GPT2],
         ..RULE
     },
+    Rule { names: &["modern-bert", "mpt", "olmo"], stages: &[GPT2], nfc: true, ..RULE },
     Rule {
-        names: &[
-            "smollm",
-            "starcoder",
-            "refact",
-            "command-r",
-            "codeshell",
-            "exaone",
-            "minerva-7b",
-            "mellum2",
-        ],
+        names: &["smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"],
         stages: &[Isolate(r"\p{N}"), GPT2],
         ..RULE
     },
+    Rule { names: &["command-r"], stages: &[Isolate(r"\p{N}"), GPT2], nfc: true, ..RULE },
     Rule {
         names: &["falcon"],
         stages: &[Isolate(r"[\p{P}$+<=>^~|`]+"), GPT2, Isolate("[0-9][0-9][0-9]")],
@@ -134,7 +147,8 @@ pub(super) const RULES: &[Rule] = &[
         ],
         stages: &[LLAMA3],
         ignore_merges: true,
-        add_bos: true,
+        bos: Bos::UnlessFileDenies,
+        ..RULE
     },
     Rule { names: &["glm4", "glm5"], stages: &[LLAMA3], ignore_merges: true, ..RULE },
     Rule { names: &["chatglm-bpe", "dbrx", "smaug-bpe"], stages: &[LLAMA3], ..RULE },
@@ -146,7 +160,6 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         names: &[
-            "qwen2",
             "deepseek-r1-qwen",
             "kormo",
             "f2llmv2",
@@ -159,6 +172,7 @@ pub(super) const RULES: &[Rule] = &[
         stages: &[QWEN2],
         ..RULE
     },
+    Rule { names: &["qwen2"], stages: &[QWEN2], nfc: true, ..RULE },
     Rule {
         names: &["qwen35"],
         stages: &[Words(concat!(
@@ -200,7 +214,8 @@ pub(super) const RULES: &[Rule] = &[
         names: &["tekken"],
         stages: &[Words(concat!(cased_words!(""), r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"))],
         ignore_merges: true,
-        add_bos: true,
+        bos: Bos::UnlessFileDenies,
+        ..RULE
     },
     Rule {
         names: &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
@@ -272,7 +287,62 @@ pub(super) const RULES: &[Rule] = &[
             Isolate(r"[\p{P}!-/:-@\[-`{-~]"),
             GPT2,
         ],
-        add_bos: true,
+        bos: Bos::UnlessFileDenies,
         ..RULE
     },
+    Rule {
+        names: &["superbpe"],
+        stages: &[Isolate(r"\p{N}+"), Stage::Thousands(r"\d", Thousands::CutBefore)],
+        ..RULE
+    },
+    Rule {
+        names: &["kimi-k2"],
+        stages: &[Words(concat!(
+            r"\p{Han}+|",
+            cased_words_but_han!(),
+            r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        ))],
+        ..RULE
+    },
+    Rule {
+        names: &["afmoe"],
+        stages: &[
+            Stage::Thousands(r"\p{N}", Thousands::Isolated),
+            // Han, kana, Thai, Lao, Khmer, Burmese and Hangul.
+            Isolate(concat!(
+                r"[\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{F900}-\u{FAFF}\u{3040}-\u{309F}\u{30A0}-\u{30FF}",
+                r"\u{FF65}-\u{FF9F}\u{2F00}-\u{2FDF}\u{E40}-\u{E7F}\u{E80}-\u{EFF}\u{1780}-\u{17FF}",
+                r"\u{1000}-\u{109F}\u{AA60}-\u{AA7F}\u{A9E0}-\u{A9FF}\u{AC00}-\u{D7AF}\u{1100}-\u{11FF}]+"
+            )),
+            Words(concat!(deepseek3_words!(), r"[\r\n]*|\s*[\r\n]+")),
+        ],
+        ..RULE
+    },
+    Rule {
+        names: &["tiny_aya", "cohere2moe"],
+        stages: &[Stage::Thousands(r"\d", Thousands::AtWordEnd), GPT4O],
+        ..RULE
+    },
+    Rule {
+        names: &["jais-2"],
+        stages: &[WordsAndPowers(concat!(contractions!(), "|", gpt4_words!(r"\p{N}{1,3}")))],
+        ..RULE
+    },
+    Rule {
+        names: &["gemma4", "granite-embed-multi-311m"],
+        stages: &[LINES],
+        line_ends_whole: true,
+        spelling: Spelling::Spaces,
+        bos: Bos::Always,
+        ..RULE
+    },
+    Rule { names: &["sarvam-moe"], stages: &[LINES], spelling: Spelling::Spaces, ..RULE },
+    Rule {
+        names: &["mmbert"],
+        stages: &[Isolate(r"\u{2581}[^\u{2581}\n]*|\n+")],
+        line_ends_whole: true,
+        spelling: Spelling::Metaspace,
+        ..RULE
+    },
+    Rule { names: &["whitespace"], stages: &[Isolate(r"\S+")], spelling: Spelling::Characters, ..RULE },
 ];
