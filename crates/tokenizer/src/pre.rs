@@ -256,9 +256,57 @@ mod tests {
 
     /// Words of `text` by a rule, for comparison with other engines.
     fn words<'t>(pre: &str, text: &'t str) -> Vec<&'t str> {
+        words_by(&PreTokenizer::new(Rule::named(pre).unwrap()), text)
+    }
+
+    fn words_by<'t>(pre: &PreTokenizer, text: &'t str) -> Vec<&'t str> {
         let mut words = Vec::new();
-        PreTokenizer::new(Rule::named(pre).unwrap()).split(text, &mut |word| words.push(&text[word]));
+        pre.split(text, &mut |word| words.push(&text[word]));
         words
+    }
+
+    /// Lengths of words in characters, as `rules.py` writes them.
+    fn code(words: &[&str]) -> String {
+        let code = |word: &&str| match word.chars().count() {
+            length @ 0..=35 => char::from_digit(length as u32, 36).unwrap().to_string(),
+            length @ 36..=61 => char::from(b'A' + (length - 36) as u8).to_string(),
+            length => format!("({length})"),
+        };
+        words.iter().map(code).collect()
+    }
+
+    /// Made by `tests/golden/tokenizer/rules.py` with another engine, from the models' own patterns.
+    #[test]
+    fn words_are_those_of_the_models_own_patterns() {
+        #[derive(serde::Deserialize)]
+        struct Golden {
+            texts: Vec<String>,
+            rules: Vec<Expected>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Expected {
+            names: Vec<String>,
+            words: Vec<String>,
+        }
+        let golden = include_str!("../../../tests/golden/tokenizer/rules.json");
+        let golden: Golden = serde_json::from_str(golden).unwrap();
+        let mut wrong = Vec::new();
+        for rule in &golden.rules {
+            assert_eq!(rule.words.len(), golden.texts.len());
+            for name in &rule.names {
+                let pre = PreTokenizer::new(Rule::named(name).unwrap());
+                for (text, expected) in golden.texts.iter().zip(&rule.words) {
+                    let found = code(&words_by(&pre, text));
+                    if found != *expected {
+                        wrong.push(format!("{name}: {text:?}: expected {expected}, found {found}"));
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        // mmbert's rule is for text that was changed first.
+        let known: usize = golden.rules.iter().map(|rule| rule.names.len()).sum();
+        assert_eq!(supported().count(), known + 1);
     }
 
     #[test]
