@@ -81,6 +81,7 @@ macro_rules! entry_points {
     };
     (@each ($($features:literal)?)) => {};
     (@each ($($features:literal)?) fn $name:ident[$($f:ident: $bound:path)?]($($arg:ident: $ty:ty),*) = $body:expr; $($rest:tt)*) => {
+        // SAFETY: the contract of the kernel it is named after; the CPU has the ISA's features.
         $(#[target_feature(enable = $features)])?
         unsafe fn $name$(<$f: $bound>)?($($arg: $ty),*) {
             // SAFETY: the caller keeps the kernel's contract; this function carries the ISA's features.

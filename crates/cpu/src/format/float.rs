@@ -22,6 +22,7 @@ macro_rules! float {
             }
         }
 
+        // SAFETY (all functions): the trait's contract.
         impl Float for $name {
             #[inline(always)]
             unsafe fn value<S: Simd>(group: *const u8) -> S::F {

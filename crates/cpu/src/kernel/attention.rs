@@ -7,6 +7,10 @@
 //!
 //! Keys of a block lie transposed, `[head_dim][64]`, so that a lane is a key; values lie `[64][head_dim]`, so that a
 //! lane is a channel. Rows that share K and V (the query heads of a group, neighbouring tokens) go together.
+//!
+//! # Safety
+//! A private function needs what the function of this module that calls it needs: the CPU has the features of `S`,
+//! and pointers are valid as the job says.
 
 use super::vector::tanh;
 use crate::simd::{LANES, Simd};

@@ -2,6 +2,10 @@
 //!
 //! Cost model: a unit of weights (four K values of sixteen rows) is unpacked once and used by every token of the tile;
 //! a panel (10–100 KB) stays in L1/L2 while all tokens pass over it.
+//!
+//! # Safety
+//! A private function needs what the function of this module that calls it needs: the CPU has the features of `S`,
+//! and pointers are valid as the job says.
 
 use crate::format::{Block32, Float, Super256};
 use crate::simd::{LANES, Simd};
