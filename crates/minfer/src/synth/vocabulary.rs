@@ -37,17 +37,18 @@ impl Vocabulary {
         let mut known: HashSet<String> = tokens.iter().cloned().collect();
         let mut merges = Vec::new();
         let mut random = Random::new(size as u64);
-        // English-like tokens first, for plausible lengths on real text; then whatever is not taken.
+        // English-like tokens first, for plausible lengths on real text; then any token and a short one.
         let letters: Vec<usize> = (b'a'..=b'z').map(usize::from).collect();
         let space = usize::from(b' ');
         let mut pairs: Vec<(usize, usize)> =
             letters.iter().flat_map(|a| letters.iter().map(move |b| (*a, *b))).collect();
         pairs.extend(letters.iter().map(|a| (space, *a)));
+        let short = (256 + pairs.len()) as u64;
         let mut pairs = pairs.into_iter();
         while tokens.len() + SPECIAL.len() < size {
             let (left, right) = pairs.next().unwrap_or_else(|| {
-                let pick = |random: &mut Random| random.below(tokens.len() as u64) as usize;
-                (pick(&mut random), pick(&mut random))
+                let left = random.below(tokens.len() as u64) as usize;
+                (left, random.below(short.min(tokens.len() as u64)) as usize)
             });
             let text = format!("{}{}", tokens[left], tokens[right]);
             if text.chars().count() <= MAX_CHARS && known.insert(text.clone()) {

@@ -34,6 +34,7 @@ impl Comparison {
         self.divergence += divergence(top, &log_softmax(logits));
     }
 
+    #[allow(clippy::print_stderr, reason = "figures for --nocapture")]
     fn check(&self, what: &str, bounds: Bounds) {
         let agreement = self.agreeing as f64 / self.positions as f64;
         let mean = self.divergence / self.positions as f64;
@@ -43,7 +44,6 @@ impl Comparison {
             100.0 * agreement,
             self.worst_flip
         );
-        // Shown with --nocapture.
         eprintln!("{figures}");
         assert!(self.positions >= bounds.positions, "{figures}");
         assert!(agreement >= bounds.agreement, "{figures}");
