@@ -5,6 +5,8 @@
 //! <https://github.com/huggingface/transformers/blob/main/src/transformers/utils/chat_template_utils.py>.
 
 mod json;
+mod names;
+mod python;
 
 use std::fmt;
 
@@ -14,6 +16,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, ValueKind};
 use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 use regex_automata::meta::Regex;
+use rustc_hash::FxHashSet;
 use serde_json::Map;
 
 use crate::Error;
@@ -29,6 +32,7 @@ const FUEL: u64 = 10_000_000;
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
+    warnings: Vec<String>,
 }
 
 /// What a template is rendered with.
@@ -56,7 +60,8 @@ impl ChatTemplate {
         metadata.str("tokenizer.chat_template")?.map(ChatTemplate::new).transpose()
     }
 
-    /// Compiles a template.
+    /// Compiles a template. One that uses a filter, test or function that does not exist is refused, unless that is
+    /// within an `if` ([`warnings`](Self::warnings)).
     pub fn new(source: &str) -> Result<ChatTemplate, Error> {
         let source = prepare(source);
         let mut environment = Environment::new();
@@ -65,14 +70,32 @@ impl ChatTemplate {
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_fuel(Some(FUEL));
+        environment.set_formatter(python::print);
         environment.add_filter("tojson", json::tojson);
+        environment.add_filter("string", python::string);
+        environment.add_filter("join", python::join);
         environment.add_test("iterable", is_iterable);
         environment.add_test("sequence", is_sequence);
         environment.add_function("raise_exception", raise_exception);
         environment
             .add_template_owned(NAME, source.clone())
             .map_err(|error| syntax_error(&source, &error))?;
-        Ok(ChatTemplate { environment, source })
+        let unknown = unknown_names(&environment, &source);
+        let mut warnings = Vec::new();
+        for found in unknown {
+            let detail = match found.kind {
+                names::Kind::Filter => format!("unknown filter `{}`", found.name),
+                names::Kind::Test => format!("unknown test `{}`", found.name),
+                names::Kind::Function => format!("unknown function `{}`", found.name),
+            };
+            let construct = construct(&source, found.line);
+            // Jinja2 draws the same line: what may never be reached may be unknown.
+            if !found.conditional {
+                return Err(Error::TemplateSyntax { line: found.line, construct, detail });
+            }
+            warnings.push(format!("chat template, line {}: {detail}, in `{construct}`", found.line));
+        }
+        Ok(ChatTemplate { environment, source, warnings })
     }
 
     /// The template's source, with line ends and `generation` tags made plain.
@@ -80,12 +103,18 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// Filters, tests and functions that do not exist, in parts that a conversation may not reach. One that does is
+    /// refused.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// Renders a conversation to the text that the model expects.
     pub fn render(&self, input: &TemplateInput) -> Result<String, Error> {
         let now = input.now.clone();
         let strftime_now = move |format: &str| strftime(now.as_ref(), format);
         let mut variables = vec![
-            ("messages", Value::from(Serde(&input.messages))),
+            ("messages", Value::from(Serde(messages(&input.messages)))),
             ("tools", input.tools.as_ref().map_or(Value::from(()), |tools| Value::from(Serde(tools)))),
             ("documents", Value::from(())),
             ("add_generation_prompt", Value::from(input.add_generation_prompt)),
@@ -117,6 +146,31 @@ impl fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChatTemplate").field("source", &self.source).finish_non_exhaustive()
     }
+}
+
+/// The names that a message's reasoning goes by, the standard one first.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// Messages as `apply_chat_template` hands them on: without keys that are null, and with reasoning under its standard
+/// name and under gpt-oss's.
+fn messages(messages: &serde_json::Value) -> serde_json::Value {
+    let serde_json::Value::Array(list) = messages else { return messages.clone() };
+    let normal = list.iter().map(|message| {
+        let serde_json::Value::Object(fields) = message else { return message.clone() };
+        let mut fields: Map<_, _> = fields
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        if let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name)).cloned() {
+            let mut aliased = Map::from_iter([("thinking".to_owned(), reasoning.clone())]);
+            aliased.extend(std::mem::take(&mut fields));
+            aliased.insert("reasoning_content".to_owned(), reasoning);
+            fields = aliased;
+        }
+        serde_json::Value::Object(fields)
+    });
+    serde_json::Value::Array(normal.collect())
 }
 
 /// Python's notion, to which `none` does not belong.
@@ -177,19 +231,41 @@ fn syntax_error(source: &str, error: &minijinja::Error) -> Error {
     Error::TemplateSyntax { line, construct, detail }
 }
 
-/// Line (from 1), text of that line, and description of an error.
-fn place(source: &str, error: &minijinja::Error) -> (usize, String, String) {
+/// The uses of names that do not exist.
+fn unknown_names<'s>(environment: &Environment<'_>, source: &'s str) -> Vec<names::Use<'s>> {
+    let exists = |test: &str, name: &str| {
+        let found =
+            environment.compile_expression(test).and_then(|test| test.eval(minijinja::context!(name)));
+        found.is_ok_and(|found| found.is_true())
+    };
+    let globals: FxHashSet<&str> =
+        environment.globals().map(|(name, _)| name).chain(["strftime_now"]).collect();
+    let mut uses = names::uses(source);
+    uses.retain(|found| match found.kind {
+        names::Kind::Filter => !exists("name is filter", found.name),
+        names::Kind::Test => !exists("name is test", found.name),
+        names::Kind::Function => !globals.contains(found.name),
+    });
+    uses
+}
+
+/// The text of a line, counted from 1; some templates are one line.
+fn construct(source: &str, line: usize) -> String {
     const LONGEST: usize = 160;
-    let line = error.line().unwrap_or(1);
     let text = source.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
-    // Some templates are one line.
     let mut construct: String = text.chars().take(LONGEST).collect();
     if construct.len() < text.len() {
         construct.push('…');
     }
+    construct
+}
+
+/// Line (from 1), text of that line, and description of an error.
+fn place(source: &str, error: &minijinja::Error) -> (usize, String, String) {
+    let line = error.line().unwrap_or(1);
     let detail = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
     };
-    (line, construct, detail)
+    (line, construct(source, line), detail)
 }

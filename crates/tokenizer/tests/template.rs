@@ -66,6 +66,15 @@ fn what_published_templates_use() {
             "{% for m in messages %}{%- generation -%} {{ m.role }} {% endgeneration %}\n;{% endfor %}",
             "system ;user ;",
         ),
+        // Values print as in Python.
+        (
+            "{{ [1, -3e-7, 1e16, 2.0, none, true, 'a', \"it's\", {'k': {}}] }} {{ 0.00001 | string }}",
+            "[1, -3e-07, 1e+16, 2.0, None, True, 'a', \"it's\", {'k': {}}] 1e-05",
+        ),
+        (
+            "{{ [1.5e-7, 'a', none] | join('-') }} {{ messages | join(', ', attribute='role') }}",
+            "1.5e-07-a-None system, user",
+        ),
         ("{{ messages[0] | tojson }}", "{\"role\": \"system\", \"content\": \"Be brief.\"}"),
         ("{{ \"<é'&\\\"\\n>\" | tojson }}", "\"<é'&\\\"\\n>\""),
         ("{{ 'é🙂' | tojson(ensure_ascii=True) }}", "\"\\u00e9\\ud83d\\ude42\""),
@@ -100,8 +109,40 @@ fn a_template_that_fails_names_the_line_and_the_construct() {
     let error = render("a\n{{ messages.nothing.more }}").unwrap_err();
     let Error::TemplateRender { line, construct, .. } = &error else { panic!("{error}") };
     assert_eq!((*line, construct.as_str()), (2, "{{ messages.nothing.more }}"));
-    let error = render("{{ 'x' | nonesuch }}").unwrap_err().to_string();
-    assert!(error.contains("nonesuch"), "{error}");
+}
+
+#[test]
+fn unknown_names_are_found_before_a_conversation_is() {
+    for (source, detail) in [
+        ("{{ 'x'\n | nonesuch }}", "line 2: unknown filter `nonesuch`"),
+        ("\n\n{% if x is nonesuch %}{% endif %}", "line 3: unknown test `nonesuch`"),
+        ("{% for m in nonesuch(1) %}{% endfor %}", "line 1: unknown function `nonesuch`"),
+    ] {
+        let error = ChatTemplate::new(source).unwrap_err().to_string();
+        assert!(error.contains(detail) && error.contains("nonesuch"), "{error}");
+    }
+    // What may never be reached is refused when it is.
+    let template =
+        ChatTemplate::new("{% if tools %}{{ tools | nonesuch }}{% else %}fine{% endif %}").unwrap();
+    assert_eq!(template.warnings().len(), 1);
+    assert_eq!(template.render(&conversation()).unwrap(), "fine");
+    let with_tools = TemplateInput { tools: Some(json!([1])), ..conversation() };
+    let error = template.render(&with_tools).unwrap_err().to_string();
+    assert!(error.contains("nonesuch") && error.contains("line 1"), "{error}");
+    // Templates ask whether a function is there.
+    render("{% if nonesuch is defined %}{{ nonesuch() }}{% endif %}").unwrap();
+}
+
+#[test]
+fn messages_are_handed_on_as_apply_chat_template_does() {
+    let source = "{% for m in messages %}{{ m | tojson }}{% endfor %}";
+    let template = ChatTemplate::new(source).unwrap();
+    let messages = json!([{ "role": "assistant", "content": null, "reasoning": "hm" }]);
+    let text = template.render(&TemplateInput { messages, ..conversation() }).unwrap();
+    assert_eq!(
+        text,
+        r#"{"thinking": "hm", "role": "assistant", "reasoning": "hm", "reasoning_content": "hm"}"#
+    );
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn escape(out: &mut String, unit: u16) {
 }
 
 /// A float as Python's `repr` spells it: the shortest digits, with an exponent below 1e-4 and from 1e16 on.
-fn float(value: f64) -> String {
+pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
     }
