@@ -17,7 +17,10 @@ fn bytes(case: &Value) -> Vec<u8> {
     hex.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
-fn check(model: &str, file: &str) {
+/// Texts that are read differently without special tokens, on purpose, with our ids.
+type Deviations<'a> = &'a [(&'a str, &'a [u32])];
+
+fn check(model: &str, file: &str, deviations: Deviations<'_>) {
     let gguf = open(model);
     let tokenizer = Tokenizer::from_gguf(gguf.metadata()).expect("the vocabulary is read");
     let data = golden(file);
@@ -28,7 +31,8 @@ fn check(model: &str, file: &str) {
         let expected = ids(&case["ids"]);
         let parsed = EncodeOptions { add_special: false, parse_special: true };
         assert_eq!(tokenizer.encode_bytes(&text, parsed), expected, "{case}");
-        let plain = case.get("plain").map_or(expected, ids);
+        let ours = deviations.iter().find(|(text, _)| case["text"] == **text).map(|(_, ids)| ids.to_vec());
+        let plain = ours.unwrap_or_else(|| case.get("plain").map_or(expected, ids));
         let unparsed = EncodeOptions { add_special: false, parse_special: false };
         assert_eq!(tokenizer.encode_bytes(&text, unparsed), plain, "{case}");
         // What was encoded without special tokens comes back, if it was text.
@@ -52,12 +56,14 @@ fn can_come_back(tokenizer: &Tokenizer, text: &str) -> bool {
 
 #[test]
 fn smollm2_tokens_are_the_references() {
-    check(SMOLLM2, "tokenizer/smollm2.json");
+    check(SMOLLM2, "tokenizer/smollm2.json", &[]);
 }
 
 #[test]
 fn gemma_tokens_are_the_references() {
-    check(GEMMA3, "tokenizer/gemma3-270m.json");
+    // llama.cpp takes `</s>` for a control token by its text. In gemma it is the HTML tag, as `<s>` is, and the model's
+    // own tokenizer takes it as text.
+    check(GEMMA3, "tokenizer/gemma3-270m.json", &[("<s></s>", &[203, 212])]);
 }
 
 #[test]
