@@ -8,9 +8,10 @@ pub(crate) mod scalar;
 mod vnni;
 
 use crate::detect::Isa;
-use crate::kernel::attention::SegmentJob;
+use crate::kernel::attention::{KvWrite, SegmentJob};
 use crate::kernel::matmul::MatMulFn;
 use crate::kernel::vector::{Act, NormJob, QuantizeJob};
+use minfer_ops::KvType;
 
 /// Kernels of one instruction set. Every function requires the CPU to have it, and what its kernel documents.
 pub(crate) struct Kernels {
@@ -22,10 +23,26 @@ pub(crate) struct Kernels {
     pub(crate) quantize256: unsafe fn(&QuantizeJob),
     pub(crate) gated: unsafe fn(Act, *mut f32, *const f32, usize),
     pub(crate) soft_cap: unsafe fn(f32, *mut f32, usize),
-    pub(crate) to_f16: unsafe fn(*const f32, *mut u16, usize),
-    pub(crate) segment: unsafe fn(&SegmentJob<'_>),
+    pub(crate) kv: [KvKernels; KvType::ALL.len()],
     pub(crate) merge: unsafe fn(*mut f32, *const f32, f32, f32, usize),
     pub(crate) finish: unsafe fn(*const f32, *mut f32, usize),
+}
+
+/// Kernels of one cache type.
+#[derive(Clone, Copy)]
+pub(crate) struct KvKernels {
+    pub(crate) write: unsafe fn(&KvWrite),
+    pub(crate) segment: unsafe fn(&SegmentJob<'_>),
+}
+
+impl Kernels {
+    /// The kernels of a cache type.
+    pub(crate) fn kv(&self, ty: KvType) -> &KvKernels {
+        match ty {
+            KvType::F16 => &self.kv[0],
+            KvType::F32 => &self.kv[1],
+        }
+    }
 }
 
 /// The kernels of a level that [`crate::detect::Host`] found; the portable ones for a level of another architecture.
@@ -51,8 +68,9 @@ macro_rules! entry_points {
     ($simd:ident $(, $features:literal)?) => {
         mod entry {
             use super::$simd;
-            use crate::arch::{Kernels, entry_points, matmul_table};
+            use crate::arch::{Kernels, KvKernels, entry_points, matmul_table};
             use crate::format::{Block32, Float, Super256, with_formats};
+            use crate::kernel::attention::KvElem;
             use crate::kernel::{attention, matmul, vector};
             use crate::simd::Simd;
 
@@ -65,8 +83,8 @@ macro_rules! entry_points {
                 fn quantize256[](job: &vector::QuantizeJob) = vector::quantize256::<$simd>;
                 fn gated[](act: vector::Act, gate: *mut f32, up: *const f32, len: usize) = vector::gated::<$simd>;
                 fn soft_cap[](cap: f32, x: *mut f32, len: usize) = vector::soft_cap::<$simd>;
-                fn to_f16[](x: *const f32, out: *mut u16, len: usize) = vector::to_f16::<$simd>;
-                fn segment[](job: &attention::SegmentJob<'_>) = attention::segment::<$simd>;
+                fn write[E: KvElem](job: &attention::KvWrite) = attention::write::<$simd, E>;
+                fn segment[E: KvElem](job: &attention::SegmentJob<'_>) = attention::segment::<$simd, E>;
                 fn merge[](state: *mut f32, o: *const f32, m: f32, l: f32, dim: usize) = attention::merge::<$simd>;
                 fn finish[](state: *const f32, out: *mut f32, dim: usize) = attention::finish::<$simd>;
             }
@@ -74,7 +92,11 @@ macro_rules! entry_points {
             pub(crate) static KERNELS: Kernels = Kernels {
                 isa: <$simd as Simd>::ISA,
                 matmul: with_formats!(matmul_table),
-                norm, quantize32, quantize256, gated, soft_cap, to_f16, segment, merge, finish,
+                norm, quantize32, quantize256, gated, soft_cap, merge, finish,
+                kv: [
+                    KvKernels { write: write::<attention::F16>, segment: segment::<attention::F16> },
+                    KvKernels { write: write::<attention::F32>, segment: segment::<attention::F32> },
+                ],
             };
         }
         pub(crate) use entry::KERNELS;

@@ -58,6 +58,23 @@ struct LoadedNorm {
     bias: Option<Vec<f32>>,
 }
 
+/// A loaded [`HeadNorm`].
+enum LoadedHeadNorm {
+    None,
+    /// One for every head.
+    Shared(LoadedNorm),
+    /// One for each head.
+    Own(Vec<LoadedNorm>),
+    /// Over all heads together.
+    AllHeads(LoadedNorm),
+}
+
+/// What a loaded [`FfnSpec`] reads.
+enum LoadedInput {
+    Residual(Option<LoadedNorm>),
+    Attention,
+}
+
 /// A matrix and its bias.
 struct LoadedLinear {
     matrix: Matrix,
@@ -70,8 +87,8 @@ pub struct AttnIn {
     q: LoadedLinear,
     k: LoadedLinear,
     v: LoadedLinear,
-    q_norm: Option<LoadedNorm>,
-    k_norm: Option<LoadedNorm>,
+    q_norm: LoadedHeadNorm,
+    k_norm: LoadedHeadNorm,
     /// Index into the device's ropes.
     rope: Option<usize>,
     heads: Heads,
@@ -87,7 +104,7 @@ pub struct AttnOut {
 
 /// A loaded [`FfnSpec`].
 pub struct Ffn {
-    norm: Option<LoadedNorm>,
+    input: LoadedInput,
     gate: Option<LoadedLinear>,
     up: LoadedLinear,
     down: LoadedLinear,
@@ -145,6 +162,48 @@ impl LoadedNorm {
             expect(tensor, "norm bias values", width, bias.len())?;
         }
         Ok(Some(LoadedNorm::new(norm)))
+    }
+}
+
+impl LoadedHeadNorm {
+    /// The norm of `heads` heads of `dim` channels behind the matrix `tensor`.
+    fn load(norm: Option<&HeadNorm>, heads: usize, dim: usize, tensor: &str) -> Result<Self, DeviceError> {
+        let load = |norm, width| LoadedNorm::load(Some(norm), width, tensor);
+        Ok(match norm {
+            None => LoadedHeadNorm::None,
+            Some(HeadNorm::AllHeads(norm)) => {
+                load(norm, heads * dim)?.map_or(LoadedHeadNorm::None, LoadedHeadNorm::AllHeads)
+            }
+            Some(HeadNorm::EachHead(norm)) if norm.weight.len() == dim => {
+                load(norm, dim)?.map_or(LoadedHeadNorm::None, LoadedHeadNorm::Shared)
+            }
+            Some(HeadNorm::EachHead(norm)) => {
+                load(norm, heads * dim)?;
+                let part = |values: &[f32], head: usize| values[head * dim..(head + 1) * dim].into();
+                let own = |head| {
+                    LoadedNorm::new(&Norm {
+                        kind: norm.kind,
+                        weight: part(&norm.weight, head),
+                        bias: norm.bias.as_deref().map(|bias| part(bias, head)),
+                    })
+                };
+                LoadedHeadNorm::Own((0..heads).map(own).collect())
+            }
+        })
+    }
+
+    /// The norm over head `head`, if heads are normed one by one.
+    fn of_head(&self, head: usize) -> Option<&LoadedNorm> {
+        match self {
+            LoadedHeadNorm::None | LoadedHeadNorm::AllHeads(_) => None,
+            LoadedHeadNorm::Shared(norm) => Some(norm),
+            LoadedHeadNorm::Own(norms) => norms.get(head),
+        }
+    }
+
+    /// The norm over all heads together.
+    fn of_all(&self) -> Option<&LoadedNorm> {
+        if let LoadedHeadNorm::AllHeads(norm) = self { Some(norm) } else { None }
     }
 }
 
@@ -274,15 +333,10 @@ impl Device for CpuDevice {
             let what = format!("rope over {} of {dim} channels", 2 * rope.inv_freq.len());
             return Err(DeviceError::Unsupported { tensor: name.to_string(), what });
         }
-        // Over each head, or over all of them.
-        let head_norm = |norm: &Option<Norm>, heads: usize, tensor: &str| {
-            let each = norm.as_ref().is_some_and(|norm| norm.weight.len() == dim);
-            LoadedNorm::load(norm.as_ref(), if each { dim } else { heads * dim }, tensor)
-        };
         Ok(AttnIn {
             norm: LoadedNorm::load(spec.norm.as_ref(), width, &name)?,
-            q_norm: head_norm(&spec.q_norm, q, &name)?,
-            k_norm: head_norm(&spec.k_norm, kv, &spec.k.weight.name)?,
+            q_norm: LoadedHeadNorm::load(spec.q_norm.as_ref(), q, dim, &name)?,
+            k_norm: LoadedHeadNorm::load(spec.k_norm.as_ref(), kv, dim, &spec.k.weight.name)?,
             q: self.linear(spec.q)?,
             k: self.linear(spec.k)?,
             v: self.linear(spec.v)?,
@@ -310,8 +364,14 @@ impl Device for CpuDevice {
             expect(&gate.weight.name, "rows", spec.up.weight.rows, gate.weight.rows)?;
             expect(&gate.weight.name, "columns", spec.up.weight.cols, gate.weight.cols)?;
         }
+        let width = spec.up.weight.cols;
         Ok(Ffn {
-            norm: LoadedNorm::load(spec.norm.as_ref(), spec.up.weight.cols, &spec.up.weight.name)?,
+            input: match &spec.input {
+                FfnInput::Residual(norm) => {
+                    LoadedInput::Residual(LoadedNorm::load(norm.as_ref(), width, &spec.up.weight.name)?)
+                }
+                FfnInput::AttentionInput => LoadedInput::Attention,
+            },
             post_norm: LoadedNorm::load(
                 spec.post_norm.as_ref(),
                 spec.down.weight.rows,

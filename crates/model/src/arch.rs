@@ -1,13 +1,23 @@
 //! Architectures: one file each, from metadata keys to a [`DecoderSpec`].
 
+mod command_r;
+mod gemma2;
 mod gemma3;
+mod glm4;
+mod granite;
 mod llama;
+mod olmo2;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod smollm3;
+mod starcoder2;
 
 use crate::error::Error;
 use crate::rope;
-use crate::spec::DecoderSpec;
-use minfer_gguf::{Gguf, Metadata};
-use minfer_ops::{Heads, NormKind, Rope, RopeStyle};
+use crate::spec::{Block, DecoderSpec, Ffn, LayerSpec, Mask, Norms, QkNorm};
+use minfer_gguf::{Gguf, Metadata, Value};
+use minfer_ops::{Activation, Heads, NormKind, Rope, RopeStyle};
 use std::sync::Arc;
 
 /// A family of decoders.
@@ -19,8 +29,23 @@ pub struct Architecture {
 }
 
 /// Every supported architecture.
-pub const ARCHITECTURES: &[Architecture] =
-    &[Architecture { name: "llama", spec: llama::spec }, Architecture { name: "gemma3", spec: gemma3::spec }];
+pub const ARCHITECTURES: &[Architecture] = &[
+    Architecture { name: "llama", spec: llama::spec },
+    Architecture { name: "gemma2", spec: gemma2::spec },
+    Architecture { name: "gemma3", spec: gemma3::spec },
+    Architecture { name: "qwen2", spec: qwen2::spec },
+    Architecture { name: "qwen3", spec: qwen3::spec },
+    Architecture { name: "phi3", spec: phi3::spec },
+    Architecture { name: "olmo2", spec: olmo2::spec },
+    Architecture { name: "granite", spec: granite::spec },
+    Architecture { name: "smollm3", spec: smollm3::spec },
+    Architecture { name: "command-r", spec: command_r::spec },
+    Architecture { name: "starcoder2", spec: starcoder2::spec },
+    Architecture { name: "glm4", spec: glm4::spec },
+];
+
+/// Base of rope frequencies where a file names none.
+const DEFAULT_ROPE_BASE: f32 = 10_000.0;
 
 /// The architecture of a file.
 pub(crate) fn find(keys: &Keys<'_>) -> Result<&'static Architecture, Error> {
@@ -35,11 +60,13 @@ pub(crate) fn find(keys: &Keys<'_>) -> Result<&'static Architecture, Error> {
 pub(crate) struct Keys<'a> {
     gguf: &'a Gguf,
     pub(crate) architecture: &'a str,
+    /// Longest sequence that the model is opened for; 0 for its own.
+    context: usize,
 }
 
 impl<'a> Keys<'a> {
-    pub(crate) fn new(gguf: &'a Gguf) -> Result<Keys<'a>, Error> {
-        Ok(Keys { gguf, architecture: gguf.metadata().require_str("general.architecture")? })
+    pub(crate) fn new(gguf: &'a Gguf, context: usize) -> Result<Keys<'a>, Error> {
+        Ok(Keys { gguf, architecture: gguf.metadata().require_str("general.architecture")?, context })
     }
 
     fn metadata(&self) -> &'a Metadata {
@@ -91,6 +118,16 @@ impl<'a> Keys<'a> {
         Ok(values.map(|values| values.into_iter().map(|v| v as usize).collect()))
     }
 
+    /// Whether the file has this key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.metadata().contains(&self.full(key))
+    }
+
+    /// Whether the file has this tensor.
+    pub(crate) fn has_tensor(&self, name: &str) -> bool {
+        self.gguf.tensor(name).is_some()
+    }
+
     /// A key whose value makes no sense.
     pub(crate) fn bad(&self, key: &str, what: String) -> Error {
         Error::Key { file: self.file(), key: self.full(key), what }
@@ -117,77 +154,182 @@ impl<'a> Keys<'a> {
         Ok(table.dims().get(1).copied().unwrap_or(1) as usize)
     }
 
-    /// Heads of every layer: `attention.head_count[_kv]`, `attention.key_length`.
-    pub(crate) fn heads(&self, layers: usize, d_model: usize) -> Result<Vec<Heads>, Error> {
-        let q = self.per_layer("attention.head_count", layers)?;
-        let q = q.ok_or_else(|| self.bad("attention.head_count", "is missing".into()))?;
-        let kv = self.per_layer("attention.head_count_kv", layers)?.unwrap_or_else(|| q.clone());
-        let default = d_model / q.first().copied().unwrap_or(1).max(1);
+    /// Channels of a head.
+    pub(crate) fn head_dim(&self) -> Result<usize, Error> {
+        let heads = self.per_layer("attention.head_count", self.layers()?)?;
+        let default =
+            self.usize("embedding_length")? / heads.and_then(|q| q.first().copied()).unwrap_or(1).max(1);
         let dim = self.usize_or("attention.key_length", default)?;
         let value = self.usize_or("attention.value_length", dim)?;
         if value != dim {
             return Err(self.unsupported(format!("keys of {dim} and values of {value} channels per head")));
         }
-        Ok(q.into_iter().zip(kv).map(|(q, kv)| Heads { q, kv, dim }).collect())
+        Ok(dim)
     }
 
-    /// Factors on the rope's frequencies that a file carries as a tensor (llama-3 scaling).
-    pub(crate) fn rope_factors(&self) -> Result<Option<Vec<f32>>, Error> {
-        let Some(tensor) = self.gguf.tensor("rope_freqs.weight") else { return Ok(None) };
+    /// The decoder that the keys all families share describe, with the layers that `layer` makes of the plain ones:
+    /// pre-norms, full attention without rope, a gated SiLU, every scale 1.
+    pub(crate) fn decoder(
+        &self,
+        norm: NormKind,
+        layer: impl Fn(usize, LayerSpec) -> LayerSpec,
+    ) -> Result<DecoderSpec, Error> {
+        let (layers, dim) = (self.layers()?, self.head_dim()?);
+        let required =
+            |key: &str| self.per_layer(key, layers)?.ok_or_else(|| self.bad(key, "is missing".into()));
+        let q = required("attention.head_count")?;
+        let kv = self.per_layer("attention.head_count_kv", layers)?.unwrap_or_else(|| q.clone());
+        let widths = required("feed_forward_length")?;
+        let plain = |((q, kv), width)| LayerSpec {
+            heads: Heads { q, kv, dim },
+            mask: Mask::Full,
+            rope: None,
+            qk_norm: QkNorm::None,
+            attention_scale: 1.0 / (dim as f32).sqrt(),
+            attention_cap: None,
+            norms: Norms::Pre,
+            block: Block::Sequential,
+            ffn: Ffn { width, activation: Activation::Silu, gated: true },
+            residual_scale: 1.0,
+        };
+        Ok(DecoderSpec {
+            architecture: self.architecture.to_owned(),
+            d_model: self.usize("embedding_length")?,
+            vocab: self.vocab()?,
+            context: self.usize("context_length")?,
+            norm,
+            embedding_scale: 1.0,
+            layers: q
+                .into_iter()
+                .zip(kv)
+                .zip(widths)
+                .map(plain)
+                .enumerate()
+                .map(|(i, l)| layer(i, l))
+                .collect(),
+            logit_scale: 1.0,
+            logit_cap: None,
+        })
+    }
+
+    /// The window of sliding layers, and whether each layer slides: by the file's pattern (a number n: all but every
+    /// nth layer; or one boolean per layer), else by `pattern`, the family's own n.
+    pub(crate) fn sliding(&self, window: Option<usize>, pattern: usize) -> Result<Vec<Mask>, Error> {
+        let layers = self.layers()?;
+        let window = match (self.usize_or("attention.sliding_window", 0)?, window) {
+            (0, None) => return Ok(vec![Mask::Full; layers]),
+            (0, Some(default)) => default,
+            (window, _) => window,
+        };
+        let key = self.full("attention.sliding_window_pattern");
+        let slides: Vec<bool> = match self.metadata().get(&key) {
+            Some(Value::Array(_)) => {
+                let flags = self.metadata().bools(&key)?.unwrap_or_default();
+                if flags.len() != layers {
+                    let what = format!("expected {layers} values, found {}", flags.len());
+                    return Err(self.bad("attention.sliding_window_pattern", what));
+                }
+                flags.to_vec()
+            }
+            _ => {
+                let n = self.usize_or("attention.sliding_window_pattern", pattern)?.max(1);
+                (0..layers).map(|i| i % n < n - 1).collect()
+            }
+        };
+        Ok(slides.into_iter().map(|slides| if slides { Mask::Sliding(window) } else { Mask::Full }).collect())
+    }
+
+    /// Factors on the rope's frequencies that a file carries as a tensor.
+    fn rope_factors(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
+        let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
         let mut factors = vec![0.0; tensor.elements() as usize];
         minfer_gguf::quant::dequantize(tensor.ty(), tensor.data(), &mut factors)
-            .map_err(|error| self.unsupported(format!("rope_freqs.weight: {error}")))?;
+            .map_err(|error| self.unsupported(format!("{name}: {error}")))?;
         Ok(Some(factors))
     }
 
-    /// The rope that the file's keys describe, over `dims` channels with base `base`, scaled as `scaling` says.
-    pub(crate) fn rope(
-        &self,
-        style: RopeStyle,
-        dims: usize,
-        base: f32,
-        scaling: &rope::Scaling,
-    ) -> Result<Rope, Error> {
+    /// The rope that the file's keys describe, over its first `rope.dimension_count` channels.
+    pub(crate) fn file_rope(&self, style: RopeStyle) -> Result<Rope, Error> {
+        let base = self.f32_opt("rope.freq_base")?.unwrap_or(DEFAULT_ROPE_BASE);
+        self.rope(style, base, &self.rope_scaling()?)
+    }
+
+    /// A rope with this base and scaling.
+    pub(crate) fn rope(&self, style: RopeStyle, base: f32, scaling: &rope::Scaling) -> Result<Rope, Error> {
+        let dims = self.usize_or("rope.dimension_count", self.head_dim()?)?;
         if dims == 0 || !dims.is_multiple_of(2) {
             return Err(self
                 .bad("rope.dimension_count", format!("expected an even number of channels, found {dims}")));
         }
-        if !(base > 0.0) {
+        if base.is_nan() || base <= 0.0 {
             return Err(self.bad("rope.freq_base", format!("expected a positive number, found {base}")));
         }
         let inv_freq =
             rope::inv_freq(dims, f64::from(base), scaling).map_err(|what| self.unsupported(what))?;
-        Ok(Rope { style, inv_freq: Arc::from(inv_freq), magnitude: 1.0 })
+        let magnitude = scaling.magnitude() * self.f32_opt("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        Ok(Rope { style, inv_freq: Arc::from(inv_freq), magnitude })
     }
 
-    /// Scaling of the rope by the file's `rope.scaling` keys and factors.
+    /// Scaling of the rope, by the file's keys and tensors. Llama-3's and longrope's show as tensors alone; longrope has
+    /// two, and the one for long contexts serves every position of a model opened with one.
     pub(crate) fn rope_scaling(&self) -> Result<rope::Scaling, Error> {
-        if let Some(factors) = self.rope_factors()? {
+        if let Some(factors) = self.rope_factors("rope_freqs.weight")? {
+            return Ok(rope::Scaling::Factors(factors));
+        }
+        let original =
+            self.usize_or("rope.scaling.original_context_length", self.usize("context_length")?)?;
+        let set =
+            if self.context > original { "rope_factors_long.weight" } else { "rope_factors_short.weight" };
+        if let Some(factors) = self.rope_factors(set)? {
             return Ok(rope::Scaling::Factors(factors));
         }
         let factor = match self.f32_opt("rope.scaling.factor")? {
-            Some(factor) => Some(factor),
-            None => self.f32_opt("rope.scale_linear")?,
+            Some(factor) => factor,
+            None => self.f32_opt("rope.scale_linear")?.unwrap_or(0.0),
         };
+        // Converters write 0 for no factor.
+        let factor = (factor != 0.0).then_some(factor);
+        if let Some(factor) = factor.filter(|factor| *factor < 0.0) {
+            return Err(
+                self.bad("rope.scaling.factor", format!("expected a positive number, found {factor}"))
+            );
+        }
         match (self.str_opt("rope.scaling.type")?, factor) {
-            (None | Some("none"), None) | (Some("none"), Some(_)) => Ok(rope::Scaling::None),
-            (None | Some("linear"), Some(factor)) if factor > 0.0 => {
-                Ok(rope::Scaling::Linear(f64::from(factor)))
+            (Some("none") | Some("linear") | Some("yarn") | None, None) | (Some("none"), _) => {
+                Ok(rope::Scaling::None)
             }
-            (None | Some("linear"), _) => Ok(rope::Scaling::None),
+            (None | Some("linear"), Some(factor)) => Ok(rope::Scaling::Linear(f64::from(factor))),
+            (Some("yarn"), Some(factor)) => Ok(rope::Scaling::Yarn(rope::Yarn {
+                factor: f64::from(factor),
+                original: original as f64,
+                beta_fast: f64::from(self.f32_opt("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0)),
+                beta_slow: f64::from(self.f32_opt("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0)),
+                magnitude: self.f32_opt("rope.scaling.yarn_attn_factor")?,
+            })),
             (Some(other), _) => Err(self.unsupported(format!("rope scaling \"{other}\""))),
         }
     }
 
     /// RMS norm with the file's epsilon.
     pub(crate) fn rms_norm(&self) -> Result<NormKind, Error> {
-        let eps = self.f32("attention.layer_norm_rms_epsilon")?;
+        Ok(NormKind::Rms { eps: self.epsilon("attention.layer_norm_rms_epsilon")? })
+    }
+
+    /// Layer norm with the file's epsilon.
+    pub(crate) fn layer_norm(&self) -> Result<NormKind, Error> {
+        Ok(NormKind::Layer { eps: self.epsilon("attention.layer_norm_epsilon")? })
+    }
+
+    fn epsilon(&self, key: &str) -> Result<f32, Error> {
+        let eps = self.f32(key)?;
         if eps < 0.0 {
-            return Err(self.bad(
-                "attention.layer_norm_rms_epsilon",
-                format!("expected a positive number, found {eps}"),
-            ));
+            return Err(self.bad(key, format!("expected a positive number, found {eps}")));
         }
-        Ok(NormKind::Rms { eps })
+        Ok(eps)
+    }
+
+    /// A scale that is not 1 only where the file has it; 0 stands for absent.
+    pub(crate) fn scale_or(&self, key: &str, default: f32) -> Result<f32, Error> {
+        Ok(self.f32_opt(key)?.filter(|scale| *scale != 0.0).unwrap_or(default))
     }
 }

@@ -1,10 +1,11 @@
 //! Tensors by name: from a spec to the stages' weights, every tensor of the file used or refused.
 
 use crate::error::Error;
-use crate::spec::{DecoderSpec, LayerSpec, QkNorm};
+use crate::spec::{Block, DecoderSpec, LayerSpec, Norms, QkNorm};
 use minfer_gguf::{Gguf, quant};
 use minfer_ops::*;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Fetches tensors of a file and remembers which.
@@ -34,7 +35,8 @@ impl LayerWeights {
 }
 
 /// Tensors that only change how `DecoderSpec` was read.
-const READ_ELSEWHERE: &[&str] = &["rope_freqs.weight"];
+const READ_ELSEWHERE: &[&str] =
+    &["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
 impl<'a> Binder<'a> {
     pub(crate) fn new(gguf: &'a Arc<Gguf>, spec: &'a DecoderSpec) -> Binder<'a> {
@@ -79,8 +81,13 @@ impl<'a> Binder<'a> {
 
     /// A vector, as floats.
     fn vector(&mut self, name: &str, len: usize) -> Result<Arc<[f32]>, Error> {
-        let tensor = self.tensor(name, &[len])?;
-        let mut values = vec![0.0; len];
+        self.flat_vector(name, &[len])
+    }
+
+    /// A tensor of these dimensions, as floats in the file's order.
+    fn flat_vector(&mut self, name: &str, dims: &[usize]) -> Result<Arc<[f32]>, Error> {
+        let tensor = self.tensor(name, dims)?;
+        let mut values = vec![0.0; dims.iter().product()];
         quant::dequantize(tensor.ty(), tensor.data(), &mut values)
             .map_err(|error| DeviceError::Unsupported { tensor: name.to_owned(), what: error.to_string() })?;
         Ok(values.into())
@@ -120,29 +127,75 @@ impl<'a> Binder<'a> {
         })
     }
 
+    /// A part of a tensor that holds several matrices one above the other, or the tensor `name` of its own.
+    fn part(
+        &mut self,
+        fused: &str,
+        rows: Range<usize>,
+        of: usize,
+        name: &str,
+        cols: usize,
+    ) -> Result<Linear, Error> {
+        if !self.has(&format!("{fused}.weight")) {
+            return self.linear(name, rows.len(), cols);
+        }
+        let whole = self.linear(fused, of, cols)?;
+        Ok(Linear {
+            weight: whole.weight.slice_rows(rows.clone()),
+            bias: whole.bias.map(|bias| bias[rows].into()),
+        })
+    }
+
+    /// The norm of q or k in front of `width` channels.
+    fn head_norm(
+        &mut self,
+        kind: QkNorm,
+        name: &str,
+        dim: usize,
+        width: usize,
+    ) -> Result<Option<HeadNorm>, Error> {
+        let dims = self.gguf.tensor(&format!("{name}.weight")).map_or(0, |t| t.elements() as usize);
+        Ok(match kind {
+            QkNorm::None => None,
+            QkNorm::AllHeads => Some(HeadNorm::AllHeads(self.norm(name, width)?)),
+            QkNorm::PerHead if dims != width || dim == width => {
+                Some(HeadNorm::EachHead(self.norm(name, dim)?))
+            }
+            QkNorm::PerHead => {
+                let weight = self.flat_vector(&format!("{name}.weight"), &[dim, width / dim])?;
+                Some(HeadNorm::EachHead(Norm { kind: self.spec.norm, weight, bias: None }))
+            }
+        })
+    }
+
     /// Layer `i`, whose cache is at `kv`.
     pub(crate) fn layer(&mut self, i: usize, layer: &LayerSpec, kv: KvSlot) -> Result<LayerWeights, Error> {
         let name = |part: &str| format!("blk.{i}.{part}");
-        let (d_model, heads) = (self.spec.d_model, layer.heads);
+        let (d_model, heads, ff) = (self.spec.d_model, layer.heads, layer.ffn.width);
         let (q_width, kv_width) = (heads.q * heads.dim, heads.kv * heads.dim);
-        let mut qk_norm = |part: &str| match layer.qk_norm {
-            QkNorm::None => Ok(None),
-            QkNorm::PerHead => self.norm(&name(part), heads.dim).map(Some),
+        let all = q_width + 2 * kv_width;
+        let (k_rows, v_rows) = (q_width..q_width + kv_width, q_width + kv_width..all);
+        let qkv = name("attn_qkv");
+        let mut norm = |wanted: bool, part: &str| wanted.then(|| self.norm(&name(part), d_model)).transpose();
+        let (pre, post) = (layer.norms != Norms::Post, layer.norms != Norms::Pre);
+        let attn_norm = norm(pre, "attn_norm")?;
+        let input = match layer.block {
+            Block::Sequential => FfnInput::Residual(norm(pre, "ffn_norm")?),
+            Block::Parallel => FfnInput::AttentionInput,
         };
-        let (q_norm, k_norm) = (qk_norm("attn_q_norm")?, qk_norm("attn_k_norm")?);
-        let mut post_norm = |part: &str| match layer.post_norms {
-            true => self.norm(&name(part), d_model).map(Some),
-            false => Ok(None),
-        };
-        let (post_attention, post_ffn) = (post_norm("post_attention_norm")?, post_norm("post_ffw_norm")?);
+        let (post_attention, post_ffn) = (norm(post, "post_attention_norm")?, norm(post, "post_ffw_norm")?);
+        // Gate and up may share the tensor `ffn_up`, gate first.
+        let fused = layer.ffn.gated && !self.has(&name("ffn_gate.weight"));
+        let (gate_rows, up_rows, rows) = if fused { (0..ff, ff..2 * ff, 2 * ff) } else { (0..ff, 0..ff, ff) };
+        let gate = if fused { name("ffn_up") } else { name("ffn_gate") };
         Ok(LayerWeights {
             attn_in: AttnInSpec {
-                norm: Some(self.norm(&name("attn_norm"), d_model)?),
-                q: self.linear(&name("attn_q"), q_width, d_model)?,
-                k: self.linear(&name("attn_k"), kv_width, d_model)?,
-                v: self.linear(&name("attn_v"), kv_width, d_model)?,
-                q_norm,
-                k_norm,
+                norm: attn_norm,
+                q: self.part(&qkv, 0..q_width, all, &name("attn_q"), d_model)?,
+                k: self.part(&qkv, k_rows, all, &name("attn_k"), d_model)?,
+                v: self.part(&qkv, v_rows, all, &name("attn_v"), d_model)?,
+                q_norm: self.head_norm(layer.qk_norm, &name("attn_q_norm"), heads.dim, q_width)?,
+                k_norm: self.head_norm(layer.qk_norm, &name("attn_k_norm"), heads.dim, kv_width)?,
                 rope: layer.rope.clone(),
                 heads,
                 kv,
@@ -153,10 +206,13 @@ impl<'a> Binder<'a> {
                 residual_scale: layer.residual_scale,
             },
             ffn: FfnSpec {
-                norm: Some(self.norm(&name("ffn_norm"), d_model)?),
-                gate: Some(self.linear(&name("ffn_gate"), layer.ffn.width, d_model)?),
-                up: self.linear(&name("ffn_up"), layer.ffn.width, d_model)?,
-                down: self.linear(&name("ffn_down"), d_model, layer.ffn.width)?,
+                input,
+                gate: match layer.ffn.gated {
+                    true => Some(self.part(&gate, gate_rows, rows, &gate, d_model)?),
+                    false => None,
+                },
+                up: self.part(&name("ffn_up"), up_rows, rows, &name("ffn_up"), d_model)?,
+                down: self.linear(&name("ffn_down"), d_model, ff)?,
                 activation: layer.ffn.activation,
                 post_norm: post_ffn,
                 residual_scale: layer.residual_scale,

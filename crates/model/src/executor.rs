@@ -69,7 +69,7 @@ impl<D: Device> Model<D> {
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Model<D>, Error> {
-        let spec = DecoderSpec::from_gguf(gguf)?;
+        let spec = DecoderSpec::for_context(gguf, options.context.unwrap_or(0))?;
         let sizes = Sizes::of(&spec, options)?;
         let (_, places) = spec.cache_groups();
         let total = gguf.tensors().map(|t| t.data().len() as u64).sum();

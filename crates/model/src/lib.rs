@@ -16,5 +16,6 @@ mod spec;
 pub use arch::{ARCHITECTURES, Architecture};
 pub use error::Error;
 pub use executor::Model;
+pub use minfer_ops::KvType;
 pub use plan::{LoadOptions, MemoryPlan, plan_memory};
-pub use spec::{DecoderSpec, Ffn, LayerSpec, Mask, QkNorm};
+pub use spec::{Block, DecoderSpec, Ffn, LayerSpec, Mask, Norms, QkNorm};

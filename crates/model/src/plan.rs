@@ -112,7 +112,9 @@ impl Sizes {
     }
 
     fn kv_bytes(&self) -> u64 {
-        let per_block = |g: &KvGroup| (2 * g.layers * g.heads.kv * g.heads.dim * KV_BLOCK * 2) as u64;
+        let per_block = |g: &KvGroup| {
+            (2 * g.layers * g.heads.kv * g.heads.dim * KV_BLOCK) as u64 * self.reserve.kv_type.bytes() as u64
+        };
         self.reserve.kv_groups.iter().map(|g| per_block(g) * g.blocks as u64).sum()
     }
 }
@@ -122,14 +124,14 @@ impl Sizes {
 /// # Errors
 /// As for loading: an unsupported file, or a context that it cannot have.
 pub fn plan_memory<D: Device>(gguf: &Gguf, device: &D, options: &LoadOptions) -> Result<MemoryPlan, Error> {
-    let spec = DecoderSpec::from_gguf(gguf)?;
+    let spec = DecoderSpec::for_context(gguf, options.context.unwrap_or(0))?;
     let sizes = Sizes::of(&spec, options)?;
     let kv = sizes.kv_bytes();
     let full = spec.layers.iter().filter(|l| l.mask == Mask::Full);
     Ok(MemoryPlan {
         weights: gguf.tensors().map(|t| t.data().len() as u64).sum(),
         kv,
-        kv_per_token: full.map(|l| (2 * l.heads.kv * l.heads.dim * 2) as u64).sum(),
+        kv_per_token: full.map(|l| (2 * l.heads.kv * l.heads.dim * options.kv_type.bytes()) as u64).sum(),
         activations: device.reserve_bytes(&sizes.reserve).saturating_sub(kv),
     })
 }

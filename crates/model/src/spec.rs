@@ -43,8 +43,10 @@ pub struct LayerSpec {
     pub attention_scale: f32,
     /// `s ← cap · tanh(s / cap)` on the scores.
     pub attention_cap: Option<f32>,
-    /// Whether the results of attention and feed-forward are normed before they are added.
-    pub post_norms: bool,
+    /// Where the norms around attention and feed-forward are.
+    pub norms: Norms,
+    /// How attention and feed-forward follow each other.
+    pub block: Block,
     /// The feed-forward stage.
     pub ffn: Ffn,
     /// Factor on what is added to the residual stream.
@@ -65,8 +67,30 @@ pub enum Mask {
 pub enum QkNorm {
     /// None.
     None,
-    /// Over each head.
+    /// Over each head; one weight for all heads, or one for each, as the file has it.
     PerHead,
+    /// Over all heads together.
+    AllHeads,
+}
+
+/// Where the norms around attention and feed-forward are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norms {
+    /// Before each.
+    Pre,
+    /// Before each, and on the result of each.
+    PreAndPost,
+    /// On the result of each.
+    Post,
+}
+
+/// How attention and feed-forward follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// The feed-forward stage sees what attention added.
+    Sequential,
+    /// Both see the same normed input: `x + attention(norm(x)) + ffn(norm(x))`.
+    Parallel,
 }
 
 /// A dense feed-forward stage.
@@ -74,8 +98,10 @@ pub enum QkNorm {
 pub struct Ffn {
     /// Inner width.
     pub width: usize,
-    /// Activation, of the gate.
+    /// Activation: of the gate, if there is one.
     pub activation: Activation,
+    /// Whether the activation gates a second projection.
+    pub gated: bool,
 }
 
 impl DecoderSpec {
@@ -84,7 +110,15 @@ impl DecoderSpec {
     /// # Errors
     /// An unknown architecture or feature, by name; a missing or senseless key.
     pub fn from_gguf(gguf: &Gguf) -> Result<DecoderSpec, Error> {
-        let keys = Keys::new(gguf)?;
+        DecoderSpec::for_context(gguf, 0)
+    }
+
+    /// The spec of a model opened for sequences of `context` tokens (0 for its own context): some ropes depend on it.
+    ///
+    /// # Errors
+    /// As [`DecoderSpec::from_gguf`].
+    pub fn for_context(gguf: &Gguf, context: usize) -> Result<DecoderSpec, Error> {
+        let keys = Keys::new(gguf, context)?;
         let architecture = arch::find(&keys)?;
         let spec = (architecture.spec)(&keys)?;
         spec.check(&keys)?;

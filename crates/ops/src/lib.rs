@@ -123,6 +123,15 @@ pub enum NormKind {
     },
 }
 
+/// A norm of q or k.
+#[derive(Clone, Debug)]
+pub enum HeadNorm {
+    /// Over each head. The weight has `heads.dim` values that serve every head, or as many for each head.
+    EachHead(Norm),
+    /// Over all heads together.
+    AllHeads(Norm),
+}
+
 /// Rotary position embedding of q and k. Every scaling method (linear, YaRN, llama-3, longrope) is resolved into
 /// `inv_freq` and `magnitude` at load: a device only rotates.
 #[derive(Clone, Debug)]
@@ -175,10 +184,10 @@ pub struct AttnInSpec {
     pub k: Linear,
     /// `[heads.kv · heads.dim, d_model]`.
     pub v: Linear,
-    /// Norm of q before rope, over each head (`weight.len() == heads.dim`) or all heads together.
-    pub q_norm: Option<Norm>,
-    /// Norm of k before rope, likewise.
-    pub k_norm: Option<Norm>,
+    /// Norm of q before rope.
+    pub q_norm: Option<HeadNorm>,
+    /// Norm of k before rope.
+    pub k_norm: Option<HeadNorm>,
     /// Rotation of q and k; `None` leaves them.
     pub rope: Option<Rope>,
     /// Head counts.
@@ -220,12 +229,21 @@ pub enum Activation {
     GeluTanh,
 }
 
+/// Input of a feed-forward stage.
+pub enum FfnInput {
+    /// The residual stream, normed (`None` feeds it as it is).
+    Residual(Option<Norm>),
+    /// The normed input of the same layer's [`AttnInSpec`], which must have a norm: attention and feed-forward run side
+    /// by side.
+    AttentionInput,
+}
+
 /// Stage: norm → gate/up → activation → down → post-norm → residual.
 ///
 /// With a gate, `act(gate·x) ⊙ (up·x)`; without, `act(up·x)`.
 pub struct FfnSpec {
-    /// Norm of the residual stream; `None` feeds it as it is.
-    pub norm: Option<Norm>,
+    /// What the stage reads.
+    pub input: FfnInput,
     /// `[d_ff, d_model]`.
     pub gate: Option<Linear>,
     /// `[d_ff, d_model]`.
@@ -258,6 +276,29 @@ pub enum KvType {
     /// IEEE half precision.
     #[default]
     F16,
+    /// IEEE single precision: nothing is rounded when it is cached.
+    F32,
+}
+
+impl KvType {
+    /// Every type.
+    pub const ALL: [KvType; 2] = [KvType::F16, KvType::F32];
+
+    /// Bytes of a cached value.
+    pub const fn bytes(self) -> usize {
+        match self {
+            KvType::F16 => 2,
+            KvType::F32 => 4,
+        }
+    }
+
+    /// The type's name, as `--ctk` takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvType::F16 => "f16",
+            KvType::F32 => "f32",
+        }
+    }
 }
 
 /// Layers that share block tables.

@@ -88,7 +88,7 @@ impl Attention<'_> {
     fn kv_head<'a>(&'a self, span: &'a OwnSpan, head: usize) -> KvHead<'a> {
         let store = &self.state.kv[self.spec.kv.group];
         let (first_block, blocks) = &span.tables[self.spec.kv.group];
-        let offset = store.head_offset(self.spec.kv.layer, head);
+        let offset = store.head_offset(self.spec.kv.layer, head) * store.ty.bytes();
         KvHead {
             // SAFETY: the layer's head begins inside the cache.
             k: unsafe { store.k.ptr().add(offset) },
@@ -118,7 +118,7 @@ impl Attention<'_> {
         };
         // SAFETY: tables cover what the rows see (checked at `begin`), it was written by `attn_in`, and the states
         // are this worker's.
-        unsafe { (self.kernels.segment)(&job) };
+        unsafe { (self.kernels.kv(self.state.reserve.kv_type).segment)(&job) };
     }
 
     fn finish(&self, state: *const f32, t: usize, head: usize) {

@@ -5,8 +5,9 @@
 //! the product's input for itself, which is cheaper than waiting for one who does.
 
 use super::state::{RopeTable, State};
-use super::{AttnIn, AttnOut, CpuDevice, Ffn, Head, LoadedLinear, LoadedNorm};
+use super::{AttnIn, AttnOut, CpuDevice, Ffn, Head, LoadedInput, LoadedLinear, LoadedNorm};
 use crate::arch::Kernels;
+use crate::kernel::attention::KvWrite;
 use crate::kernel::matmul::Acts;
 use crate::kernel::vector::NormJob;
 use crate::matrix::{ActKind, Matrix, Out, Scratch};
@@ -122,12 +123,13 @@ impl CpuDevice {
                 step.product(w, 1 + phase, linear, &input, out, |_| {});
             }
             w.barrier();
-            let whole = |norm: &Option<LoadedNorm>| norm.as_ref().is_some_and(|n| n.len != stage.heads.dim);
-            if whole(&stage.q_norm) || whole(&stage.k_norm) {
+            let norms = [(stage.q_norm.of_all(), q), (stage.k_norm.of_all(), k)];
+            if norms.iter().any(|(norm, _)| norm.is_some()) {
                 for t in w.chunks(4, step.tokens, 1).flatten() {
-                    for (norm, row) in [(&stage.q_norm, q.ptr(t)), (&stage.k_norm, k.ptr(t))] {
-                        if whole(norm) {
-                            step.norm_whole(norm.as_ref(), row);
+                    for (norm, rows) in norms {
+                        if let Some(norm) = norm {
+                            // SAFETY: the row holds all heads, whose total is the norm's length, and is this worker's.
+                            unsafe { step.norm(norm, rows.ptr(t), rows.ptr(t)) };
                         }
                     }
                 }
@@ -171,7 +173,15 @@ impl CpuDevice {
         let gate = State::rows(&state.gate, state.reserve.max_ff);
         let up = State::rows(&state.up, state.reserve.max_ff);
         pool.run(|w| {
-            let input = step.x_input(stage.norm.as_ref(), stage.up.matrix.cols);
+            let width = stage.up.matrix.cols;
+            let input = match &stage.input {
+                LoadedInput::Residual(norm) => step.x_input(norm.as_ref(), width),
+                // `attn_in` left it there, and nothing has been normed since.
+                LoadedInput::Attention => {
+                    let rows = Rows::of(&state.input, state.d_model());
+                    Input { rows, width, norm: None, gather: None, slots: step.tokens }
+                }
+            };
             let kinds = [stage.up.matrix.acts(), stage.gate.as_ref().unwrap_or(&stage.up).matrix.acts()];
             let input = step.prepare(w, 0, &input, &kinds);
             step.gate_up(w, 1, stage, &input, gate, up);
@@ -286,13 +296,6 @@ impl<'a> Step<'a> {
         let job = NormJob { op: norm.op, x, weight: norm.weight.as_ptr(), bias, out, len: norm.len };
         // SAFETY: the caller's promise; the weights are padded; kernels are of this CPU.
         unsafe { (self.kernels.norm)(&job) };
-    }
-
-    fn norm_whole(&self, norm: Option<&LoadedNorm>, row: *mut f32) {
-        if let Some(norm) = norm {
-            // SAFETY: the row holds all heads, whose total is the norm's length, and is this worker's.
-            unsafe { self.norm(norm, row, row) };
-        }
     }
 
     /// `out = linear · input`, panels shared; `after` sees each range of finished columns on the worker that made it.
@@ -419,7 +422,7 @@ impl<'a> Step<'a> {
         let dim = stage.heads.dim;
         // SAFETY: head `head` of row t is this worker's.
         let q = unsafe { std::slice::from_raw_parts_mut(q.add(head * dim), dim) };
-        self.norm_and_rotate(stage.q_norm.as_ref(), stage, q, t);
+        self.norm_and_rotate(stage.q_norm.of_head(head), stage, q, t);
     }
 
     /// Norm and rope of one key head, and its entries in the cache.
@@ -428,29 +431,30 @@ impl<'a> Step<'a> {
         let state = self.state;
         // SAFETY: head `head` of row t is this worker's.
         let k = unsafe { std::slice::from_raw_parts_mut(k.add(head * dim), dim) };
-        self.norm_and_rotate(stage.k_norm.as_ref(), stage, k, t);
+        self.norm_and_rotate(stage.k_norm.of_head(head), stage, k, t);
         let store = &state.kv[stage.kv.group];
         let span = &state.spans[state.span_of[t] as usize];
         let (first, blocks) = &span.tables[stage.kv.group];
         let position = state.position(t);
         let block = state.blocks[blocks.start + position / KV_BLOCK - first] as usize;
         let at = store.head_offset(stage.kv.layer, head) + block * store.block_stride();
-        assert!(at + dim * KV_BLOCK <= store.k.len());
-        let slot = position % KV_BLOCK;
-        let mut halves = [0u16; crate::kernel::attention::MAX_DIM];
+        let bytes = store.ty.bytes();
+        assert!((at + dim * KV_BLOCK) * bytes <= store.k.len());
         // SAFETY: the block of this head lies inside the cache, and this token's entries are written by it alone.
         unsafe {
-            (self.kernels.to_f16)(k.as_ptr(), halves.as_mut_ptr(), dim);
-            let keys = store.k.ptr().add(at + slot);
-            for (d, half) in halves[..dim].iter().enumerate() {
-                *keys.add(d * KV_BLOCK) = *half;
-            }
-            (self.kernels.to_f16)(v.add(head * dim), store.v.ptr().add(at + slot * dim), dim);
+            (self.kernels.kv(store.ty).write)(&KvWrite {
+                key: k.as_ptr(),
+                value: v.add(head * dim),
+                k: store.k.ptr().add(at * bytes),
+                v: store.v.ptr().add(at * bytes),
+                slot: position % KV_BLOCK,
+                dim,
+            });
         }
     }
 
     fn norm_and_rotate(&self, norm: Option<&LoadedNorm>, stage: &AttnIn, head: &mut [f32], t: usize) {
-        if let Some(norm) = norm.filter(|norm| norm.len == stage.heads.dim) {
+        if let Some(norm) = norm {
             // SAFETY: a head is whole vectors long.
             unsafe { self.norm(norm, head.as_ptr(), head.as_mut_ptr()) };
         }

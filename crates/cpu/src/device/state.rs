@@ -30,8 +30,9 @@ pub(super) struct OwnSpan {
 /// Keys and values of one cache group: `[layer][block][kv_head][…]`.
 pub(super) struct KvStore {
     pub(super) group: KvGroup,
-    pub(super) k: Buffer<u16>,
-    pub(super) v: Buffer<u16>,
+    pub(super) k: Buffer<u8>,
+    pub(super) v: Buffer<u8>,
+    pub(super) ty: KvType,
 }
 
 impl KvStore {
@@ -157,7 +158,7 @@ impl State {
         let per_token = 3 * s.d_model + 2 * s.q + 2 * s.kv + 2 * s.ff + 2 * (s.input / 4 + s.input / 16 * 3);
         let ropes: usize = ropes.iter().map(|rope| 2 * rope.inv_freq.len()).sum();
         let floats = s.rows * (per_token + ropes) + reserve.max_outputs * s.vocab + s.partials + s.states;
-        let kv = reserve.kv_groups.iter().map(|g| kv_len(g).saturating_mul(2 * size_of::<u16>()));
+        let kv = reserve.kv_groups.iter().map(|g| kv_len(g).saturating_mul(2 * reserve.kv_type.bytes()));
         kv.fold(floats * size_of::<f32>(), usize::saturating_add) as u64
     }
 
@@ -168,7 +169,7 @@ impl State {
         let floats = [x, input, q, k, v, attn, gate, up, product, logits, partials, states];
         let floats = floats.into_iter().chain(self.ropes.iter().map(|rope| &rope.table)).map(|b| 4 * b.len());
         let acts = self.acts.iter().map(|a| a.q.len() + 4 * (a.d.len() + a.ds.len() + a.sum.len()));
-        let kv = self.kv.iter().map(|store| 2 * (store.k.len() + store.v.len()));
+        let kv = self.kv.iter().map(|store| store.k.len() + store.v.len());
         floats.chain(acts).chain(kv).sum::<usize>() as u64
     }
 
@@ -176,11 +177,12 @@ impl State {
         let s = Sizes::of(reserve, threads);
         let floats = |rows: usize, width: usize| Buffer::<f32>::zeroed(rows * width, "activations");
         let kv = |group: &KvGroup| -> Result<KvStore, DeviceError> {
-            let len = kv_len(group);
+            let len = kv_len(group).saturating_mul(reserve.kv_type.bytes());
             Ok(KvStore {
                 group: *group,
                 k: Buffer::zeroed(len, "KV cache")?,
                 v: Buffer::zeroed(len, "KV cache")?,
+                ty: reserve.kv_type,
             })
         };
         let rope = |rope: &Rope| -> Result<RopeTable, DeviceError> {

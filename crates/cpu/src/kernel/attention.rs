@@ -19,10 +19,10 @@ use minfer_ops::{ATTN_SEGMENT, KV_BLOCK};
 /// Keys and values of one layer, head and sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct KvHead<'a> {
-    /// Keys of physical block 0 of this head, f16 bits, `[head_dim][64]`.
-    pub(crate) k: *const u16,
+    /// Keys of physical block 0 of this head, `[head_dim][64]`.
+    pub(crate) k: *const u8,
     /// Values, likewise, `[64][head_dim]`.
-    pub(crate) v: *const u16,
+    pub(crate) v: *const u8,
     /// Elements between physical blocks.
     pub(crate) block_stride: usize,
     /// Physical blocks of the sequence.
@@ -38,6 +38,86 @@ impl KvHead<'_> {
     #[inline(always)]
     fn block(&self, p: usize) -> usize {
         self.blocks[p / KV_BLOCK - self.first_block] as usize * self.block_stride
+    }
+}
+
+/// Element type of the cache.
+pub(crate) trait KvElem {
+    /// Bytes of a value.
+    const BYTES: usize;
+    /// Sixteen values.
+    ///
+    /// # Safety
+    /// `p` is valid for them; the CPU has the features of `S`.
+    unsafe fn load<S: Simd>(p: *const u8) -> S::F;
+    /// Sixteen values, rounded to nearest even.
+    ///
+    /// # Safety
+    /// As [`KvElem::load`].
+    unsafe fn store<S: Simd>(p: *mut u8, x: S::F);
+}
+
+/// IEEE half precision.
+pub(crate) struct F16;
+/// IEEE single precision.
+pub(crate) struct F32;
+
+impl KvElem for F16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
+        // SAFETY: the caller's promise.
+        unsafe { S::store_f16(p.cast(), x) }
+    }
+}
+
+impl KvElem for F32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { S::load(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
+        // SAFETY: the caller's promise.
+        unsafe { S::store(p.cast(), x) }
+    }
+}
+
+/// A token's key and value of one head, and where they go.
+pub(crate) struct KvWrite {
+    pub(crate) key: *const f32,
+    pub(crate) value: *const f32,
+    /// Keys of the block, of this head.
+    pub(crate) k: *mut u8,
+    /// Values of the block, of this head.
+    pub(crate) v: *mut u8,
+    /// Position within the block.
+    pub(crate) slot: usize,
+    pub(crate) dim: usize,
+}
+
+/// # Safety
+/// Pointers are valid for what the job says, the slot is written by nobody else, and the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn write<S: Simd, E: KvElem>(job: &KvWrite) {
+    let mut column = [0u8; MAX_DIM * 4];
+    // SAFETY: passed on.
+    unsafe {
+        for d in (0..job.dim).step_by(LANES) {
+            E::store::<S>(column.as_mut_ptr().add(d * E::BYTES), S::load(job.key.add(d)));
+            E::store::<S>(job.v.add((job.slot * job.dim + d) * E::BYTES), S::load(job.value.add(d)));
+        }
+        for d in 0..job.dim {
+            let from = column.as_ptr().add(d * E::BYTES);
+            std::ptr::copy_nonoverlapping(from, job.k.add((d * KV_BLOCK + job.slot) * E::BYTES), E::BYTES);
+        }
     }
 }
 
@@ -73,39 +153,38 @@ pub(crate) struct SegmentJob<'a> {
 /// Pointers are valid for what the job says, all keys and values that a row sees are written, each state is used by
 /// nobody else, and the CPU has the features of `S`.
 #[inline(always)]
-pub(crate) unsafe fn segment<S: Simd>(job: &SegmentJob<'_>) {
+pub(crate) unsafe fn segment<S: Simd, E: KvElem>(job: &SegmentJob<'_>) {
     // SAFETY: passed on.
     unsafe {
         let mut rows = job.rows;
         if S::ATTN_ROWS >= 4 {
             while let Some((four, rest)) = rows.split_first_chunk::<4>() {
-                segment_rows::<S, 4>(job, four);
+                segment_rows::<S, E, 4>(job, four);
                 rows = rest;
             }
             if let Some((two, rest)) = rows.split_first_chunk::<2>() {
-                segment_rows::<S, 2>(job, two);
+                segment_rows::<S, E, 2>(job, two);
                 rows = rest;
             }
         }
         for row in rows {
-            segment_rows::<S, 1>(job, std::array::from_ref(row));
+            segment_rows::<S, E, 1>(job, std::array::from_ref(row));
         }
     }
 }
 
 #[inline(always)]
-unsafe fn segment_rows<S: Simd, const R: usize>(job: &SegmentJob<'_>, rows: &[Row; R]) {
+unsafe fn segment_rows<S: Simd, E: KvElem, const R: usize>(job: &SegmentJob<'_>, rows: &[Row; R]) {
     let start = job.segment * ATTN_SEGMENT;
     let from: [usize; R] = std::array::from_fn(|r| rows[r].from.max(start) - start);
     let to: [usize; R] = std::array::from_fn(|r| rows[r].to.min(start + ATTN_SEGMENT) - start);
     let low = *from.iter().min().unwrap_or(&0);
     let high = *to.iter().max().unwrap_or(&0);
     let mut p = [[0f32; ATTN_SEGMENT]; R];
-    let mut out = [0f32; MAX_DIM];
     // SAFETY: passed on; `p` holds a segment's scores per row.
     unsafe {
         for block in low / KV_BLOCK..high.div_ceil(KV_BLOCK) {
-            scores::<S, R>(
+            scores::<S, E, R>(
                 job,
                 rows,
                 start + block * KV_BLOCK,
@@ -116,45 +195,23 @@ unsafe fn segment_rows<S: Simd, const R: usize>(job: &SegmentJob<'_>, rows: &[Ro
         for r in 0..R {
             sums[r] = softmax::<S>(&mut p[r], from[r], to[r], job);
         }
-        let joint = *from.iter().max().unwrap_or(&0)..*to.iter().min().unwrap_or(&0);
-        if R > 1 && !joint.is_empty() && from.iter().all(|f| *f == from[0]) && to.iter().all(|t| *t == to[0])
-        {
-            // Rows of one token: their keys are the same.
-            let mut outs = [[0f32; MAX_DIM]; R];
-            values::<S, R>(
-                job,
-                start,
-                joint,
-                p.each_ref().map(|p| p.as_ptr()),
-                outs.each_mut().map(|o| o.as_mut_ptr()),
-            );
-            for r in 0..R {
-                merge::<S>(rows[r].state, outs[r].as_ptr(), sums[r].0, sums[r].1, job.kv.dim);
-            }
-            return;
+        // Keys that every row sees go together; those at the ends, row by row, before and after: each row still adds
+        // its own in ascending order. Rows of one token have no ends.
+        let (first, last) = (*from.iter().max().unwrap_or(&0), *to.iter().min().unwrap_or(&0));
+        let mut outs = [[0f32; MAX_DIM]; R];
+        let alone = |r: usize, range: std::ops::Range<usize>, outs: &mut [[f32; MAX_DIM]; R]| {
+            values::<S, E, 1>(job, start, range, [p[r].as_ptr()], [outs[r].as_mut_ptr()]);
+        };
+        for r in 0..R {
+            alone(r, from[r]..to[r].min(first.max(from[r])), &mut outs);
         }
-        if R > 1 && joint.start < joint.end {
-            let mut outs = [[0f32; MAX_DIM]; R];
-            for r in 0..R {
-                values::<S, 1>(job, start, from[r]..joint.start, [p[r].as_ptr()], [outs[r].as_mut_ptr()]);
-            }
-            values::<S, R>(
-                job,
-                start,
-                joint.clone(),
-                p.each_ref().map(|p| p.as_ptr()),
-                outs.each_mut().map(|o| o.as_mut_ptr()),
-            );
-            for r in 0..R {
-                values::<S, 1>(job, start, joint.end..to[r], [p[r].as_ptr()], [outs[r].as_mut_ptr()]);
-                merge::<S>(rows[r].state, outs[r].as_ptr(), sums[r].0, sums[r].1, job.kv.dim);
-            }
-            return;
+        if first < last {
+            let weights = p.each_ref().map(|p| p.as_ptr());
+            values::<S, E, R>(job, start, first..last, weights, outs.each_mut().map(|o| o.as_mut_ptr()));
         }
         for r in 0..R {
-            out.fill(0.0);
-            values::<S, 1>(job, start, from[r]..to[r], [p[r].as_ptr()], [out.as_mut_ptr()]);
-            merge::<S>(rows[r].state, out.as_ptr(), sums[r].0, sums[r].1, job.kv.dim);
+            alone(r, last.max(first).max(from[r]).min(to[r])..to[r], &mut outs);
+            merge::<S>(rows[r].state, outs[r].as_ptr(), sums[r].0, sums[r].1, job.kv.dim);
         }
     }
 }
@@ -164,7 +221,7 @@ pub(crate) const MAX_DIM: usize = 512;
 
 /// Scaled (and capped) scores of the 64 keys of the block at position `at`.
 #[inline(always)]
-unsafe fn scores<S: Simd, const R: usize>(
+unsafe fn scores<S: Simd, E: KvElem, const R: usize>(
     job: &SegmentJob<'_>,
     rows: &[Row; R],
     at: usize,
@@ -172,14 +229,14 @@ unsafe fn scores<S: Simd, const R: usize>(
 ) {
     // SAFETY: the block is whole, whatever its unwritten lanes hold; the caller vouches for the rest.
     unsafe {
-        let k = job.kv.k.add(job.kv.block(at));
+        let k = job.kv.k.add(job.kv.block(at) * E::BYTES);
         let mut acc = [[S::splat(0.0); 4]; R];
         for d in 0..job.kv.dim {
             let keys: [S::F; 4] = [
-                S::load_f16(k.add(d * KV_BLOCK).cast()),
-                S::load_f16(k.add(d * KV_BLOCK + 16).cast()),
-                S::load_f16(k.add(d * KV_BLOCK + 32).cast()),
-                S::load_f16(k.add(d * KV_BLOCK + 48).cast()),
+                E::load::<S>(k.add((d * KV_BLOCK) * E::BYTES)),
+                E::load::<S>(k.add((d * KV_BLOCK + 16) * E::BYTES)),
+                E::load::<S>(k.add((d * KV_BLOCK + 32) * E::BYTES)),
+                E::load::<S>(k.add((d * KV_BLOCK + 48) * E::BYTES)),
             ];
             for r in 0..R {
                 let q = S::splat(*rows[r].q.add(d));
@@ -233,7 +290,7 @@ unsafe fn softmax<S: Simd>(
 
 /// `o[r] += Σ_j p[r][j] · v[j]` for the keys `range` of the segment, in ascending order.
 #[inline(always)]
-unsafe fn values<S: Simd, const R: usize>(
+unsafe fn values<S: Simd, E: KvElem, const R: usize>(
     job: &SegmentJob<'_>,
     start: usize,
     range: std::ops::Range<usize>,
@@ -246,10 +303,10 @@ unsafe fn values<S: Simd, const R: usize>(
         let mut c = 0;
         while c < dim {
             if c + 4 * LANES <= dim {
-                channels::<S, R, 4>(job, start, range.clone(), p, out.map(|o| o.add(c)), c);
+                channels::<S, E, R, 4>(job, start, range.clone(), p, out.map(|o| o.add(c)), c);
                 c += 4 * LANES;
             } else {
-                channels::<S, R, 1>(job, start, range.clone(), p, out.map(|o| o.add(c)), c);
+                channels::<S, E, R, 1>(job, start, range.clone(), p, out.map(|o| o.add(c)), c);
                 c += LANES;
             }
         }
@@ -258,7 +315,7 @@ unsafe fn values<S: Simd, const R: usize>(
 
 /// [`values`] for `16 · C` channels from `channel` on.
 #[inline(always)]
-unsafe fn channels<S: Simd, const R: usize, const C: usize>(
+unsafe fn channels<S: Simd, E: KvElem, const R: usize, const C: usize>(
     job: &SegmentJob<'_>,
     start: usize,
     range: std::ops::Range<usize>,
@@ -277,12 +334,12 @@ unsafe fn channels<S: Simd, const R: usize, const C: usize>(
         let mut j = range.start;
         while j < range.end {
             let end = ((j / KV_BLOCK + 1) * KV_BLOCK).min(range.end);
-            let block = job.kv.v.add(job.kv.block(start + j) + channel);
+            let block = job.kv.v.add((job.kv.block(start + j) + channel) * E::BYTES);
             for j in j..end {
-                let v = block.add(j % KV_BLOCK * job.kv.dim);
+                let v = block.add(j % KV_BLOCK * job.kv.dim * E::BYTES);
                 let mut vs = [S::splat(0.0); C];
                 for c in 0..C {
-                    vs[c] = S::load_f16(v.add(c * LANES).cast());
+                    vs[c] = E::load::<S>(v.add(c * LANES * E::BYTES));
                 }
                 for r in 0..R {
                     let weight = S::splat(*p[r].add(j));

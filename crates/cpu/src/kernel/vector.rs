@@ -195,19 +195,5 @@ pub(crate) unsafe fn soft_cap<S: Simd>(cap: f32, x: *mut f32, len: usize) {
     }
 }
 
-/// `out = f16(x)`, nearest even, over `len` values, a multiple of sixteen.
-///
-/// # Safety
-/// The pointers are valid for that; the CPU has the features of `S`.
-#[inline(always)]
-pub(crate) unsafe fn to_f16<S: Simd>(x: *const f32, out: *mut u16, len: usize) {
-    // SAFETY: passed on.
-    unsafe {
-        for i in (0..len).step_by(LANES) {
-            S::store_f16(out.add(i), S::load(x.add(i)));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -313,8 +313,8 @@ pub(super) struct Sequence {
     pub(super) len: usize,
 }
 
-/// A NaN, as f16 bits.
-const NAN16: u16 = 0x7e01;
+/// A byte that makes a NaN of a cached value of any type.
+const NAN_BYTE: u8 = 0xff;
 
 impl Runner {
     /// Everything that can be read before it is written is a NaN.
@@ -348,8 +348,8 @@ impl Runner {
         device.reserve(&reserve).expect("memory");
         let state = device.state.as_mut().expect("a state");
         for store in &mut state.kv {
-            store.k.as_mut_slice().fill(NAN16);
-            store.v.as_mut_slice().fill(NAN16);
+            store.k.as_mut_slice().fill(NAN_BYTE);
+            store.v.as_mut_slice().fill(NAN_BYTE);
         }
         let State { x, input, q, k, v, attn, gate, up, product, logits, partials, states, .. } = state;
         for buffer in [x, input, q, k, v, attn, gate, up, product, logits, partials, states] {
@@ -446,9 +446,10 @@ impl Runner {
                 for layer in 0..store.group.layers {
                     let stride = store.block_stride();
                     let start = store.head_offset(layer, 0) + block as usize * stride;
-                    let range: Range<usize> = start..start + stride;
-                    store.k.as_mut_slice()[range.clone()].fill(NAN16);
-                    store.v.as_mut_slice()[range].fill(NAN16);
+                    let bytes = store.ty.bytes();
+                    let range: Range<usize> = start * bytes..(start + stride) * bytes;
+                    store.k.as_mut_slice()[range.clone()].fill(NAN_BYTE);
+                    store.v.as_mut_slice()[range].fill(NAN_BYTE);
                 }
                 self.free[attention.kv.group].insert(0, block);
                 dropped += 1;
@@ -473,13 +474,20 @@ fn load_layer(
     layer: &Layer,
 ) -> (AttnIn, AttentionSpec, AttnOut, Ffn) {
     let residual_scale = decoder.shape.residual_scale;
+    // The oracle's rule: as long as one head is over each head, longer is over all of them.
+    let head_norm = |norm: &Option<Norm>| {
+        norm.clone().map(|norm| match norm.weight.len() == decoder.shape.heads.dim {
+            true => minfer_ops::HeadNorm::EachHead(norm),
+            false => minfer_ops::HeadNorm::AllHeads(norm),
+        })
+    };
     let attn_in = AttnInSpec {
         norm: layer.norm.clone(),
         q: layer.q.linear.clone(),
         k: layer.k.linear.clone(),
         v: layer.v.linear.clone(),
-        q_norm: layer.q_norm.clone(),
-        k_norm: layer.k_norm.clone(),
+        q_norm: head_norm(&layer.q_norm),
+        k_norm: head_norm(&layer.k_norm),
         rope: decoder.rope(),
         heads: decoder.shape.heads,
         kv: decoder.slot(index),
@@ -487,7 +495,7 @@ fn load_layer(
     let attn_out =
         AttnOutSpec { proj: layer.proj.linear.clone(), post_norm: layer.post_norm.clone(), residual_scale };
     let ffn = FfnSpec {
-        norm: layer.ffn_norm.clone(),
+        input: FfnInput::Residual(layer.ffn_norm.clone()),
         gate: layer.gate.as_ref().map(|g| g.linear.clone()),
         up: layer.up.linear.clone(),
         down: layer.down.linear.clone(),

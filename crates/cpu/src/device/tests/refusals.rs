@@ -121,8 +121,8 @@ fn attn_in() -> AttnInSpec {
         q: linear(96, 48),
         k: linear(32, 48),
         v: linear(32, 48),
-        q_norm: norm(16),
-        k_norm: norm(16),
+        q_norm: norm(16).map(HeadNorm::EachHead),
+        k_norm: norm(16).map(HeadNorm::EachHead),
         rope: Some(Rope { style: RopeStyle::Adjacent, inv_freq: vec![1.0; 8].into(), magnitude: 1.0 }),
         heads: Heads { q: 6, kv: 2, dim: 16 },
         kv: KvSlot { group: 0, layer: 0 },
@@ -142,8 +142,14 @@ fn attention_stages_whose_parts_do_not_fit() {
     refuse(AttnInSpec { v: linear(16, 48), ..attn_in() }, "expected 32 rows, found 16");
     refuse(AttnInSpec { k: linear(32, 64), ..attn_in() }, "expected 48 columns, found 64");
     refuse(AttnInSpec { norm: norm(64), ..attn_in() }, "expected 48 norm values, found 64");
-    refuse(AttnInSpec { q_norm: norm(17), ..attn_in() }, "expected 96 norm values, found 17");
-    refuse(AttnInSpec { k_norm: norm(96), ..attn_in() }, "expected 32 norm values, found 96");
+    refuse(
+        AttnInSpec { q_norm: norm(17).map(HeadNorm::EachHead), ..attn_in() },
+        "expected 96 norm values, found 17",
+    );
+    refuse(
+        AttnInSpec { k_norm: norm(96).map(HeadNorm::AllHeads), ..attn_in() },
+        "expected 32 norm values, found 96",
+    );
     let short = Norm { bias: Some(vec![0.0; 47].into()), ..norm(48).expect("a norm") };
     refuse(AttnInSpec { norm: Some(short), ..attn_in() }, "expected 48 norm bias values, found 47");
     let biased = Linear { bias: Some(vec![0.0; 31].into()), ..linear(32, 48) };
@@ -169,7 +175,7 @@ fn other_stages_whose_parts_do_not_fit() {
     let spec = AttnOutSpec { proj: linear(48, 96), post_norm: norm(96), residual_scale: 1.0 };
     assert!(message(device.load_attn_out(spec)).contains("expected 48 norm values, found 96"));
     let ffn = || FfnSpec {
-        norm: norm(48),
+        input: FfnInput::Residual(norm(48)),
         gate: Some(linear(80, 48)),
         up: linear(80, 48),
         down: linear(48, 80),
@@ -185,7 +191,7 @@ fn other_stages_whose_parts_do_not_fit() {
     refuse(FfnSpec { gate: Some(linear(96, 48)), ..ffn() }, "expected 80 rows, found 96");
     refuse(FfnSpec { gate: Some(linear(80, 64)), ..ffn() }, "expected 48 columns, found 64");
     refuse(FfnSpec { down: linear(48, 96), ..ffn() }, "expected 80 columns, found 96");
-    refuse(FfnSpec { norm: norm(80), ..ffn() }, "expected 48 norm values, found 80");
+    refuse(FfnSpec { input: FfnInput::Residual(norm(80)), ..ffn() }, "expected 48 norm values, found 80");
     refuse(FfnSpec { post_norm: norm(80), ..ffn() }, "expected 48 norm values, found 80");
     let embedding = device.load_embedding(linear(40, 48).weight).expect("an embedding");
     for proj in [None, Some(linear(40, 48))] {
@@ -240,7 +246,7 @@ fn stages_that_memory_was_not_reserved_for() {
     }
     for (d_model, d_ff, out) in [(64, 80, 48), (48, 96, 48), (48, 80, 64)] {
         let spec = FfnSpec {
-            norm: None,
+            input: FfnInput::Residual(None),
             gate: None,
             up: linear(d_ff, d_model),
             down: linear(out, d_ff),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::arch::scalar::Scalar;
+use crate::kernel::attention::KvWrite;
 use crate::testing::{Rng, first_difference, levels, relative_error};
 use half::f16;
 
@@ -299,8 +300,14 @@ fn halves() {
     x.resize(x.len().next_multiple_of(LANES), 65519.996);
     for kernels in levels() {
         let mut out = vec![0x5555; x.len()];
-        // SAFETY: whole vectors; the level is available.
-        unsafe { (kernels.to_f16)(x.as_ptr(), out.as_mut_ptr(), x.len()) };
+        let mut keys = vec![0u16; LANES * minfer_ops::KV_BLOCK];
+        for (x, out) in x.chunks_exact(LANES).zip(out.chunks_exact_mut(LANES)) {
+            let (x, k, v) = (x.as_ptr(), keys.as_mut_ptr().cast(), out.as_mut_ptr().cast());
+            let job = KvWrite { key: x, value: x, k, v, slot: 0, dim: LANES };
+            // SAFETY: one token of one head of sixteen channels; the level is available.
+            unsafe { (kernels.kv(minfer_ops::KvType::F16).write)(&job) };
+            assert!(keys.iter().step_by(minfer_ops::KV_BLOCK).eq(out.iter()), "keys and values differ");
+        }
         for (x, bits) in x.iter().zip(out) {
             let (found, expected) = (f16::from_bits(bits), f16::from_f64(f64::from(*x)));
             let same = if x.is_nan() { found.is_nan() } else { found.to_bits() == expected.to_bits() };
