@@ -23,11 +23,13 @@
 //! | `charsmap` | what Unigram replaces beforehand |
 //! | `detokenizer` | ids back to whole characters, incrementally |
 //! | `template` | chat templates |
+//! | `answer` | reasoning and tool calls split out of what a model answers |
 //!
 //! The reference for ids is llama.cpp (facts of its build 11434); where it departs from what a model was trained with,
 //! the `tokenizers` package decides, and the module concerned says so.
 
 mod added;
+mod answer;
 mod bpe;
 mod charsmap;
 mod detokenizer;
@@ -45,6 +47,7 @@ mod utf8;
 mod vocab;
 mod wpm;
 
+pub use answer::{AnswerEvent, AnswerFormat, AnswerParser};
 pub use detokenizer::Detokenizer;
 pub use error::Error;
 pub use pre::supported as supported_pre_tokenizers;
