@@ -160,7 +160,7 @@ fn html_tag(vocab: &Vocab) -> Option<u32> {
     let tag = vocab.id(b"</s>").filter(|id| !vocab.attr(*id).any(Attr::CONTROL))?;
     let is_typed =
         |name: &&str| vocab.id(name.as_bytes()).is_some_and(|id| vocab.attr(id).any(Attr::CONTROL));
-    END_OF_GENERATION.iter().chain(&["<|plamo:eos|>"]).any(|name| is_typed(name)).then_some(tag)
+    END_OF_GENERATION.iter().chain(&["<|plamo:eos|>"]).any(is_typed).then_some(tag)
 }
 
 /// Vocabularies in which a name of the list means something else.
