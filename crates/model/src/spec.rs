@@ -28,6 +28,9 @@ pub struct DecoderSpec {
     pub logit_cap: Option<f32>,
 }
 
+/// A cache group: heads and mask of its layers, and how many there are.
+type Group = (Heads, Mask, usize);
+
 /// One layer: attention, then feed-forward, each around the residual stream.
 #[derive(Clone, Debug)]
 pub struct LayerSpec {
@@ -153,11 +156,11 @@ impl DecoderSpec {
 
     /// Distinct cache groups: layers with the same heads and mask share block tables. Returns the groups, and group
     /// and place of every layer.
-    pub(crate) fn cache_groups(&self) -> (Vec<(Heads, Mask, usize)>, Vec<(usize, usize)>) {
-        let mut groups: Vec<(Heads, Mask, usize)> = Vec::new();
+    pub(crate) fn cache_groups(&self) -> (Vec<Group>, Vec<(usize, usize)>) {
+        let mut groups: Vec<Group> = Vec::new();
         let mut places = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
-            let same = |g: &(Heads, Mask, usize)| g.0 == layer.heads && g.1 == layer.mask;
+            let same = |g: &Group| g.0 == layer.heads && g.1 == layer.mask;
             let group = groups.iter().position(same).unwrap_or_else(|| {
                 groups.push((layer.heads, layer.mask, 0));
                 groups.len() - 1
