@@ -113,6 +113,7 @@ pub(crate) struct Resolved {
 
 /// Completes `ids` by text, corrects the types in `vocab`, and collects the tokens that end a generation.
 pub(crate) fn resolve(vocab: &mut Vocab, ids: &mut SpecialIds) -> Resolved {
+    let html = html_tag(vocab); // By the file's own types, before any is corrected.
     let mut retyped = Vec::new();
     let mut make_control = |vocab: &mut Vocab, id: u32| {
         let attr = &mut vocab.attrs[id as usize];
@@ -137,7 +138,6 @@ pub(crate) fn resolve(vocab: &mut Vocab, ids: &mut SpecialIds) -> Resolved {
         }
     }
     let mut ends: FxHashSet<u32> = [ids.fim_pad, ids.fim_rep, ids.fim_sep].into_iter().flatten().collect();
-    let html = html_tag(vocab);
     for name in END_OF_GENERATION {
         if let Some(id) = vocab.id(name.as_bytes()).filter(|id| Some(*id) != html) {
             ends.insert(id);

@@ -1,4 +1,4 @@
-//! Tokenizers of two small hand-made vocabularies. Whole vocabularies are compared with llama.cpp elsewhere
+//! Tokenizers of small hand-made vocabularies. Whole vocabularies are compared with llama.cpp elsewhere
 //! (`tests/golden/tokenizer`, `examples/check_golden.rs`).
 
 use minfer_gguf::{Array, Metadata, Strings, Value};
@@ -79,6 +79,258 @@ fn spm() -> Tokenizer {
 
 fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
     ids.iter().map(|&id| tokenizer.piece(id).unwrap().into_owned()).collect()
+}
+
+/// Pieces by id: types, texts and scores.
+fn vocabulary(model: &str, pieces: &[(i32, &str, f32)]) -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.set("tokenizer.ggml.model", Value::string(model));
+    metadata.set("tokenizer.ggml.tokens", strings(&pieces.iter().map(|piece| piece.1).collect::<Vec<_>>()));
+    metadata.set("tokenizer.ggml.token_type", pieces.iter().map(|piece| piece.0).collect::<Vec<i32>>());
+    metadata.set("tokenizer.ggml.scores", pieces.iter().map(|piece| piece.2).collect::<Vec<f32>>());
+    metadata
+}
+
+fn wpm_metadata() -> Metadata {
+    let words =
+        ["▁un", "▁unaffable", "aff", "able", "▁.", "▁語", "▁e", "▁x", "▁한", "▁ᄒ", "ᅡ", "ᆫ", "▁1", "1", "▁~"];
+    let mut pieces = vec![(3, "[PAD]", 0.0), (2, "[UNK]", 0.0), (3, "[CLS]", 0.0), (3, "[SEP]", 0.0)];
+    pieces.extend(words.map(|word| (1, word, 0.0)));
+    let mut metadata = vocabulary("bert", &pieces);
+    for (key, id) in [("bos", 2u32), ("seperator", 3), ("unknown", 1), ("padding", 0)] {
+        metadata.set(&format!("tokenizer.ggml.{key}_token_id"), id);
+    }
+    metadata
+}
+
+fn wpm() -> Tokenizer {
+    Tokenizer::from_gguf(&wpm_metadata()).unwrap()
+}
+
+fn unigram_metadata() -> Metadata {
+    let mut metadata = vocabulary(
+        "t5",
+        &[
+            (3, "<pad>", 0.0),
+            (3, "</s>", 0.0),
+            (2, "<unk>", 0.0),
+            (1, "▁", -2.0),
+            (1, "a", -3.0),
+            (1, "b", -3.5),
+            (1, "ab", -5.0),
+            (1, "▁a", -4.0),
+            (1, "▁ab", -9.0),
+            (1, "ba", -6.0),
+            (1, "語", -7.0),
+            (4, "<tag>", 0.0),
+            (5, "▁aba", -1.0),
+        ],
+    );
+    metadata.set("tokenizer.ggml.add_space_prefix", true);
+    metadata
+}
+
+fn unigram() -> Tokenizer {
+    Tokenizer::from_gguf(&unigram_metadata()).unwrap()
+}
+
+/// Gemma 4's form: characters, `▁` for spaces, `<0xNN>` for what is unknown.
+fn raw_bpe_metadata(pre: &str) -> Metadata {
+    let mut metadata = spm_metadata();
+    let Some(Value::Array(Array::Strings(tokens))) = metadata.get("tokenizer.ggml.tokens") else {
+        unreachable!()
+    };
+    let mut tokens: Vec<String> =
+        tokens.iter().map(|token| String::from_utf8_lossy(token).into_owned()).collect();
+    tokens.extend(["\n", "\n\n", "▁b", "▁▁", "<mask>"].map(str::to_owned));
+    let mut types = vec![2i32, 3, 3];
+    types.extend([6; 256]);
+    types.extend([1; 12]);
+    types.push(4);
+    types.extend([1, 1, 1, 1, 3]);
+    metadata.set("tokenizer.ggml.scores", vec![0f32; tokens.len()]);
+    metadata.set("tokenizer.ggml.model", Value::string("gpt2"));
+    metadata.set("tokenizer.ggml.pre", Value::string(pre));
+    metadata.set("tokenizer.ggml.tokens", strings(&tokens));
+    metadata.set("tokenizer.ggml.token_type", types);
+    metadata.set("tokenizer.ggml.merges", strings(&["▁ ▁", "▁ a", "a b", "▁ b", "▁a b", "a a", "aa aa"]));
+    metadata.set("tokenizer.ggml.bos_token_id", 1u32);
+    metadata
+}
+
+fn raw_bpe(pre: &str) -> Tokenizer {
+    Tokenizer::from_gguf(&raw_bpe_metadata(pre)).unwrap()
+}
+
+#[test]
+fn wordpiece_takes_the_longest_token_first() {
+    let tokenizer = wpm();
+    let of = |text: &str| pieces(&tokenizer, &tokenizer.encode(text, PLAIN));
+    assert_eq!(of("unaffable"), ["▁unaffable"]);
+    assert_eq!(of("UnAff un-able"), ["▁un", "aff", "▁un", "[UNK]", "[UNK]"]); // No "-", no "▁able".
+    assert_eq!(of("unaffx un"), ["[UNK]", "▁un"]); // A word is taken apart wholly or not at all.
+    // Punctuation, symbols of ASCII and Han are words of their own.
+    assert_eq!(of("un.un~x語x"), ["▁un", "▁.", "▁un", "▁~", "▁x", "▁語", "▁x"]);
+    // Accents go, and Hangul is taken apart with them; what does not print vanishes.
+    assert_eq!(of("É e\u{301}\u{0}x\u{200B}"), ["▁e", "[UNK]"]);
+    assert_eq!(of("한"), ["▁ᄒ", "ᅡ", "ᆫ"]);
+    assert_eq!(of(&"1".repeat(100)).len(), 100);
+    assert_eq!(of(&"1".repeat(101)), ["[UNK]"]);
+    assert_eq!(of("a▁x ▁x \u{FFFD}"), ["[UNK]", "[UNK]"]);
+    // Always CLS and SEP.
+    assert_eq!(
+        pieces(&tokenizer, &tokenizer.encode("x[SEP]x", FULL)),
+        ["[CLS]", "▁x", "[SEP]", "▁x", "[SEP]"]
+    );
+    assert_eq!(tokenizer.decode(&tokenizer.encode("un x", FULL), Special::Hide), b"un x");
+}
+
+#[test]
+fn wordpiece_flags() {
+    let mut metadata = wpm_metadata();
+    metadata.set("tokenizer.ggml.normalizer.lowercase", false);
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    // Accents stay where case does, unless the file says otherwise.
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("Un 한 é", PLAIN)), ["[UNK]", "▁한", "[UNK]"]);
+    metadata.set("tokenizer.ggml.normalizer.strip_accents", true);
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("é", PLAIN)), ["▁e"]);
+}
+
+#[test]
+fn unigram_takes_the_best_sum() {
+    let tokenizer = unigram();
+    let of = |text: &[u8]| pieces(&tokenizer, &tokenizer.encode_bytes(text, PLAIN));
+    assert_eq!(of(b"a"), ["▁a"]); // -4 beats "▁" "a" (-5).
+    assert_eq!(of(b"ab"), ["▁", "ab"]); // -7; "▁a" "b" is -7.5, "▁ab" -9.
+    assert_eq!(of(b"aba"), ["▁aba"]); // Unused tokens count.
+    assert_eq!(of(b"abab"), ["▁aba", "b"]);
+    assert_eq!(of("語é\u{301}語".as_bytes()), ["▁", "語", "<unk>", "語"]); // One for both.
+    assert_eq!(of(b"\xFFa"), ["▁", "<unk>", "a"]);
+    assert_eq!(of(b"a  a"), ["▁a", "▁", "▁a"]);
+    assert_eq!(of(b"a<tag>a"), ["▁a", "<tag>", "▁a"]); // Each part of a text begins with a space.
+    assert_eq!(of(b""), [""; 0]);
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("a", FULL)), ["▁a", "</s>"]);
+    assert_eq!(tokenizer.decode(&tokenizer.encode("ab a", FULL), Special::Hide), b"ab a");
+}
+
+#[test]
+fn unigram_flags() {
+    let mut metadata = unigram_metadata();
+    metadata.set("tokenizer.ggml.remove_extra_whitespaces", true);
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("  a   a ", PLAIN)), ["▁a", "▁a"]);
+    let mut metadata = unigram_metadata();
+    metadata.set("tokenizer.ggml.add_space_prefix", false);
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("a a", PLAIN)), ["a", "▁a"]);
+}
+
+/// A map of "A" to "a" and "é" (two bytes) to "b", laid out by hand: a node's children are at its offset xor their byte.
+#[test]
+fn unigram_normalizes_by_its_map() {
+    let offset = |offset: u32| offset << 10;
+    let (label, has_value) = (|byte: u8| u32::from(byte), 1u32 << 8);
+    let mut nodes = vec![0u32; 1024];
+    nodes[0] = offset(256);
+    nodes[256 ^ 0x41] = label(0x41) | has_value | offset(600); // "A": its value is at 321 xor 600.
+    nodes[(256 ^ 0x41) ^ 600] = 1 << 31; // Text 0.
+    nodes[256 ^ 0xC3] = label(0xC3) | offset(512);
+    let at = (256 ^ 0xC3) ^ 512 ^ 0xA9;
+    nodes[at] = label(0xA9) | has_value | offset(1);
+    nodes[at ^ 1] = 1 << 31 | 2; // Text at byte 2.
+    let mut map = 4096u32.to_le_bytes().to_vec();
+    map.extend(nodes.iter().flat_map(|node| node.to_le_bytes()));
+    map.extend(b"a\0b\0");
+    let mut metadata = unigram_metadata();
+    metadata.set("tokenizer.ggml.precompiled_charsmap", Value::Array(Array::U8(map.clone().into())));
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("Aéa", PLAIN)), ["▁aba"]);
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("ìA", PLAIN)), ["▁", "<unk>", "a"]);
+    let signed: Vec<i8> = map.iter().map(|byte| byte.cast_signed()).collect();
+    metadata.set("tokenizer.ggml.precompiled_charsmap", Value::Array(Array::I8(signed.into())));
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("Aéa", PLAIN)), ["▁aba"]);
+    for damaged in [&map[..3], &map[..400], &map[..map.len() - 1], &map[..4100]] {
+        metadata.set("tokenizer.ggml.precompiled_charsmap", Value::Array(Array::U8(damaged.into())));
+        let error = Tokenizer::from_gguf(&metadata).unwrap_err().to_string();
+        assert!(error.contains("precompiled_charsmap") && error.contains("damaged"), "{error}");
+    }
+}
+
+#[test]
+fn byte_pairs_of_characters() {
+    let tokenizer = raw_bpe("gemma4");
+    let of = |text: &[u8]| pieces(&tokenizer, &tokenizer.encode_bytes(text, PLAIN));
+    assert_eq!(of(b"ab ab"), ["ab", "▁ab"]);
+    assert_eq!(of("a  語é".as_bytes()), ["a", "▁▁", "語", "<0xC3>", "<0xA9>"]);
+    assert_eq!(of(b"a\n\nb\n"), ["a", "\n\n", "b", "\n"]);
+    assert_eq!(of(b"a\xFF"), ["a", "<0xEF>", "<0xBF>", "<0xBD>"]);
+    assert_eq!(of(b"a<tag> b"), ["a", "<tag>", "▁b"]);
+    let ids = tokenizer.encode(" ab é\n\n", PLAIN);
+    assert_eq!(tokenizer.decode(&ids, Special::Hide), " ab é\n\n".as_bytes());
+    // BOS whatever the file says.
+    let mut metadata = raw_bpe_metadata("gemma4");
+    metadata.set("tokenizer.ggml.add_bos_token", false);
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    assert!(
+        tokenizer.adds_bos() && tokenizer.warnings().iter().any(|warning| warning.contains("add_bos_token"))
+    );
+    // `tokenizer.ggml.model = gemma4` implies the rule.
+    metadata.set("tokenizer.ggml.model", Value::string("gemma4"));
+    metadata.set("tokenizer.ggml.pre", Value::string("anything"));
+    assert_eq!(Tokenizer::from_gguf(&metadata).unwrap().encode("a b", PLAIN).len(), 2);
+}
+
+#[test]
+fn byte_pairs_of_characters_in_other_rules() {
+    // No token for line ends but its bytes' merges; each word begins with a space sign; white space is dropped.
+    let tokenizer = raw_bpe("sarvam-moe");
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("a\n\nb", PLAIN)), ["a", "\n", "\n", "b"]);
+    let tokenizer = raw_bpe("mmbert");
+    let of = |text: &str| pieces(&tokenizer, &tokenizer.encode(text, PARSE));
+    assert_eq!(of("ab ab\n\nb"), ["▁ab", "▁ab", "\n\n", "▁b"]);
+    assert_eq!(of("  a"), ["▁", "▁a"]);
+    assert_eq!(of("a <mask>b"), ["▁a", "<mask>", "▁b"]); // The mask takes the space before it.
+    let mut metadata = raw_bpe_metadata("whitespace");
+    metadata.set("tokenizer.ggml.model", Value::string("whitespace"));
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode(" ab \n\tA語", PLAIN)), ["ab", "<0x41>", "語"]);
+    metadata.set("tokenizer.ggml.normalizer.lowercase", true);
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    assert_eq!(pieces(&tokenizer, &tokenizer.encode("aB", PLAIN)), ["ab"]);
+}
+
+#[test]
+fn models_that_compose_do_so() {
+    let composed = Tokenizer::from_gguf(&bpe_metadata("qwen2")).unwrap();
+    assert_eq!(composed.encode("e\u{301}\u{212B}", PLAIN), composed.encode("éÅ", PLAIN));
+    let plain = Tokenizer::from_gguf(&bpe_metadata("llama3")).unwrap();
+    assert_ne!(plain.encode("e\u{301}", PLAIN), plain.encode("é", PLAIN));
+}
+
+#[test]
+fn an_end_tag_is_html_where_the_model_has_another_end() {
+    let html = |types: [i32; 2]| {
+        let mut metadata = bpe_metadata("gpt-2");
+        let mut tokens = gpt2_alphabet();
+        tokens.extend(["</s>", "<|im_end|>"].map(str::to_owned));
+        let mut all = vec![1i32; 256];
+        all.extend(types);
+        metadata.set("tokenizer.ggml.tokens", strings(&tokens));
+        metadata.set("tokenizer.ggml.token_type", all);
+        metadata.set("tokenizer.ggml.merges", strings(&["a a"]));
+        let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+        (
+            tokenizer.is_control(256),
+            tokenizer.is_end_of_generation(256),
+            tokenizer.encode("</s>", PARSE) == [256],
+        )
+    };
+    assert_eq!(html([1, 3]), (false, false, false)); // qwen: text.
+    assert_eq!(html([4, 3]), (false, false, true)); // gemma: a token for the tag.
+    assert_eq!(html([3, 3]), (true, true, true));
+    assert_eq!(html([1, 1]), (true, true, true)); // A file that types nothing.
 }
 
 #[test]
@@ -202,13 +454,28 @@ fn a_character_in_pieces_is_held_back_until_it_is_whole() {
 #[test]
 fn ten_megabytes_of_one_character_are_no_trap() {
     // Quadratic work would take hours here; no time is asserted.
-    let (bpe, spm) = (bpe(), spm());
-    for (character, bytes) in
-        [('a', 10_000_000), ('語', 10_000_000), (' ', 1_000_000), ('1', 1_000_000), ('\n', 1_000_000)]
-    {
-        let text = character.to_string().repeat(bytes / character.len_utf8());
-        assert_eq!(bpe.decode(&bpe.encode(&text, PLAIN), Special::Hide), text.as_bytes());
-        assert_eq!(spm.decode(&spm.encode(&text, PLAIN), Special::Hide), text.as_bytes());
+    let (bpe, spm, raw, unigram, wpm) = (bpe(), spm(), raw_bpe("gemma4"), unigram(), wpm());
+    let all = [&bpe, &spm, &raw, &unigram, &wpm];
+    for tokenizer in all {
+        tokenizer.encode(&"a".repeat(10_000_000), PLAIN);
+    }
+    for character in ["語", " ", "1", "\n"] {
+        let text = character.repeat(500_000);
+        for tokenizer in all {
+            let ids = tokenizer.encode(&text, PLAIN);
+            if [&bpe, &spm, &raw].iter().any(|exact| std::ptr::eq(*exact, tokenizer)) {
+                assert_eq!(tokenizer.decode(&ids, Special::Hide), text.as_bytes());
+            }
+        }
+    }
+    for tokenizer in [bpe, spm, raw, unigram, wpm] {
+        tokenizer.encode_bytes(&vec![0xFF; 1_000_000], PLAIN);
+    }
+    for pre in ["jais-2", "superbpe", "afmoe", "tiny_aya", "kimi-k2", "deepseek-llm"] {
+        let tokenizer = Tokenizer::from_gguf(&bpe_metadata(pre)).unwrap();
+        for character in ["1", " ", "a", "語", "\u{301}", "'"] {
+            tokenizer.encode(&character.repeat(100_000), PLAIN);
+        }
     }
 }
 
@@ -283,6 +550,8 @@ proptest! {
         let ids = spm.encode(&text, PLAIN);
         let expected = text.replace('▁', " ");
         prop_assert_eq!(spm.decode(&ids, Special::Show), expected.as_bytes());
+        let raw = raw_bpe("gemma4");
+        prop_assert_eq!(raw.decode(&raw.encode(&text, PLAIN), Special::Show), expected.as_bytes());
     }
 
     #[test]
