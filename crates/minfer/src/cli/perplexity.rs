@@ -11,7 +11,7 @@ use minfer::tokenizer::{EncodeOptions, Tokenizer};
 use minfer::{Options, load_model};
 use serde_json::{Value, json};
 
-use super::args::{DeviceArgs, ModelArgs, ThreadArgs, open, parse_positive, usage};
+use super::args::{DeviceArgs, ModelArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage};
 use super::terminal::{bar, print, read_file, stderr_is_terminal};
 
 /// Bytes of logits in one step at most.
@@ -27,6 +27,8 @@ const LOGITS_BYTES: usize = 256 << 20;
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    vocabulary: VocabularyArgs,
     /// The text
     #[arg(short, long, value_name = "FILE", required_unless_present = "kl_base", conflicts_with = "kl_base")]
     file: Option<PathBuf>,
@@ -55,7 +57,7 @@ impl Args {
     /// Runs the command.
     pub(super) fn run(self) -> Result<()> {
         let gguf = open(&self.model.model)?;
-        let tokenizer = Tokenizer::from_gguf(gguf.metadata()).context("cannot read the vocabulary")?;
+        let tokenizer = self.vocabulary.tokenizer(&gguf)?;
         // The model may have more logits than the vocabulary has tokens: its own number counts.
         let vocab = minfer::model::DecoderSpec::from_gguf(&gguf)?.vocab;
         let mut base = self.kl_base.as_deref().map(|path| LogitsReader::open(path, vocab)).transpose()?;
@@ -77,6 +79,7 @@ impl Args {
                 max_outputs: (LOGITS_BYTES / (4 * vocab.max(1))).clamp(1, self.n_ubatch),
                 ..LoadOptions::default()
             },
+            pre: None,
         };
         let mut model = load_model(&gguf, &options, &mut |_, _| {}).context("cannot load the model")?.model;
         let mut writer = match &self.save_logits {

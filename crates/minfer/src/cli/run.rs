@@ -13,7 +13,7 @@ use minfer::{Generate, Generation, Llm, Message, Options, Summary};
 
 use super::Outcome;
 use super::args::{
-    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, open, parse_positive, usage,
+    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage,
 };
 use super::interrupt::{interrupted, on_interrupt};
 use super::terminal::{bar, note, read_stdin};
@@ -30,6 +30,8 @@ use super::terminal::{bar, note, read_stdin};
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    vocabulary: VocabularyArgs,
     /// What to answer; stdin if left out
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
@@ -102,6 +104,7 @@ impl Args {
                 repack: self.device.repack.into(),
             },
             load: LoadOptions { context: self.context.ctx, ..LoadOptions::default() },
+            pre: self.vocabulary.pre.clone(),
         };
         let bar = bar(0, "loading");
         let llm = Llm::from_gguf(gguf, &options, &mut |done, total| {

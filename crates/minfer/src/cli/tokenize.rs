@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use minfer::tokenizer::{EncodeOptions, Special, Tokenizer};
+use minfer::tokenizer::{EncodeOptions, Special};
 
-use super::args::{ModelArgs, open, usage};
+use super::args::{ModelArgs, VocabularyArgs, open, usage};
 use super::terminal::{print, read_file, read_stdin};
 
 /// Show the tokens of a text
@@ -19,6 +19,8 @@ use super::terminal::{print, read_file, read_stdin};
 pub(super) struct TokenizeArgs {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    vocabulary: VocabularyArgs,
     /// The text
     #[arg(allow_hyphen_values = true)]
     text: Option<String>,
@@ -42,7 +44,7 @@ impl TokenizeArgs {
             (None, None) => read_stdin()?
                 .ok_or_else(|| usage("no text: give it as an argument, by --file, or on stdin"))?,
         };
-        let tokenizer = tokenizer(&self.model)?;
+        let tokenizer = self.vocabulary.tokenizer(&*open(&self.model.model)?)?;
         let special = !self.no_special;
         let ids =
             tokenizer.encode_bytes(&text, EncodeOptions { add_special: special, parse_special: special });
@@ -69,6 +71,8 @@ impl TokenizeArgs {
 pub(super) struct DetokenizeArgs {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    vocabulary: VocabularyArgs,
     /// The ids
     ids: Option<String>,
     /// Read the ids from this file
@@ -92,14 +96,14 @@ impl DetokenizeArgs {
             }
         };
         let ids = parse_ids(&text)?;
-        let tokenizer = tokenizer(&self.model)?;
+        let tokenizer = self.vocabulary.tokenizer(&*open(&self.model.model)?)?;
         if let Some(id) = ids.iter().find(|id| **id as usize >= tokenizer.vocab_size()) {
             bail!("token {id} is outside of the vocabulary of {}", tokenizer.vocab_size());
         }
         let mut ids = ids.as_slice();
         if !self.no_special {
             ids = ids.strip_prefix(added(tokenizer.adds_bos(), &tokenizer.bos())).unwrap_or(ids);
-            ids = ids.strip_suffix(added(tokenizer.adds_eos(), &tokenizer.eos())).unwrap_or(ids);
+            ids = ids.strip_suffix(added(tokenizer.adds_eos(), &tokenizer.end())).unwrap_or(ids);
         }
         print(tokenizer.decode(ids, Special::Show))
     }
@@ -119,11 +123,6 @@ fn parse_ids(text: &str) -> Result<Vec<u32>> {
         .filter(|id| !id.is_empty())
         .map(|id| id.parse().with_context(|| format!("'{id}' is no token id")))
         .collect()
-}
-
-fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
-    let gguf = open(&model.model)?;
-    Tokenizer::from_gguf(gguf.metadata()).context("cannot read the vocabulary")
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub(crate) fn cores() -> MutexGuard<'static, ()> {
 /// A loaded model with room for `context` tokens.
 pub(crate) fn load(name: &str, cpu: CpuOptions, context: usize) -> Model<CpuDevice> {
     let load = LoadOptions { context: Some(context), max_outputs: 64, ..LoadOptions::default() };
-    let loaded = load_model(&open(name), &Options { cpu, load }, &mut |_, _| {});
+    let loaded = load_model(&open(name), &Options { cpu, load, pre: None }, &mut |_, _| {});
     loaded.expect("the model is loaded").model
 }
 
