@@ -5,6 +5,7 @@
 //! <https://github.com/huggingface/transformers/blob/main/src/transformers/utils/chat_template_utils.py>.
 
 mod json;
+mod methods;
 mod names;
 mod python;
 
@@ -68,12 +69,21 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| syntax_error(&source, &error))?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(methods::call);
         environment.set_fuel(Some(FUEL));
         environment.set_formatter(python::print);
         environment.add_filter("tojson", json::tojson);
         environment.add_filter("string", python::string);
         environment.add_filter("join", python::join);
+        environment.add_filter("default", methods::default);
+        environment.add_filter("d", methods::default);
+        environment.add_filter("int", methods::int);
+        environment.add_filter("float", methods::float);
+        environment.add_filter("wordcount", methods::wordcount);
+        environment.add_filter("urlencode", methods::urlencode);
+        environment.add_filter("center", methods::center);
+        environment.add_filter("attr", methods::attr);
+        environment.add_test("callable", methods::is_callable);
         environment.add_test("iterable", is_iterable);
         environment.add_test("sequence", is_sequence);
         environment.add_function("raise_exception", raise_exception);

@@ -165,3 +165,32 @@ fn a_template_cannot_run_forever_or_take_all_memory() {
         assert!(matches!(render(source), Err(Error::TemplateRender { .. })), "{source}");
     }
 }
+
+/// Made by `tests/golden/template/constructs.py`, by transformers.
+#[test]
+fn constructs_render_as_in_python() {
+    let golden = include_str!("../../../tests/golden/template/constructs.json");
+    let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
+    let input = TemplateInput {
+        messages: golden["messages"].clone(),
+        tools: Some(golden["tools"].clone()),
+        add_generation_prompt: true,
+        bos: "<BOS>".into(),
+        eos: "<EOS>".into(),
+        now: Some("2024-07-26T12:00:00+00:00[+00:00]".parse().unwrap()),
+        ..TemplateInput::default()
+    };
+    let mut wrong = Vec::new();
+    for row in golden["constructs"].as_array().unwrap() {
+        let source = row[0].as_str().unwrap();
+        let found = ChatTemplate::new(source).and_then(|template| template.render(&input));
+        match (row[1].as_str(), found) {
+            (Some(expected), Ok(found)) if expected == found => {}
+            (None, Err(_)) => {}
+            (expected, found) => {
+                wrong.push(format!("{source:?}\n  expected {expected:?}\n  found    {found:?}"))
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

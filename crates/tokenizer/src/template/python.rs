@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::{Kwargs, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
 use super::json::float;
@@ -77,12 +77,15 @@ fn write(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
             });
         }
         ValueKind::Seq => {
-            out.push('[');
+            let tuple = value.downcast_object_ref::<Tuple>().is_some();
+            let length = value.len().unwrap_or(0);
+            out.push(if tuple { '(' } else { '[' });
             for (index, item) in value.try_iter()?.enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
                 write(out, &item, depth + 1)?;
             }
-            out.push(']');
+            out.push_str(if tuple && length == 1 { "," } else { "" });
+            out.push(if tuple { ')' } else { ']' });
         }
         ValueKind::Map if value.as_object().is_none_or(|object| object.is_true()) => {
             out.push('{');
