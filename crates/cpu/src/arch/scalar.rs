@@ -30,7 +30,10 @@ impl Simd for Scalar {
 
     const ISA: Isa = Isa::Scalar;
     const TILE: usize = 4;
+    const FLOAT_TILE: usize = 4;
+    const CHAINED: usize = 1;
     const ATTN_ROWS: usize = 1;
+    const UNROLLED: bool = false;
     const SIGNED_SURPLUS: i32 = 0;
 
     #[inline(always)]
@@ -137,6 +140,14 @@ impl Simd for Scalar {
     #[inline(always)]
     unsafe fn mul_i(a: I, b: I) -> I {
         zip(a, b, i32::wrapping_mul)
+    }
+    #[inline(always)]
+    unsafe fn pair(a: I, b: I) -> I {
+        zip(a, b, |a, b| (a & 0xffff) | (b << 16))
+    }
+    #[inline(always)]
+    unsafe fn dot_pairs(acc: I, a: I, b: i32) -> I {
+        zip(acc, a, |acc, a| acc + i32::from(a as i16) * i32::from(b as i16) + (a >> 16) * (b >> 16))
     }
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> I {

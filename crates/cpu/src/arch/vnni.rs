@@ -21,7 +21,10 @@ impl Simd for Vnni {
 
     const ISA: Isa = Isa::Vnni;
     const TILE: usize = 6;
+    const FLOAT_TILE: usize = 4;
+    const CHAINED: usize = 4;
     const ATTN_ROWS: usize = 4;
+    const UNROLLED: bool = true;
     const SIGNED_SURPLUS: i32 = 128;
 
     #[inline(always)]
@@ -155,6 +158,16 @@ impl Simd for Vnni {
     unsafe fn mul_i(a: __m512i, b: __m512i) -> __m512i {
         // SAFETY: see the impl.
         unsafe { _mm512_mullo_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn pair(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_mask_blend_epi16(0xaaaa_aaaa, a, _mm512_slli_epi32::<16>(b)) }
+    }
+    #[inline(always)]
+    unsafe fn dot_pairs(acc: __m512i, a: __m512i, b: i32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_dpwssd_epi32(acc, a, _mm512_set1_epi32(b)) }
     }
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> __m512i {

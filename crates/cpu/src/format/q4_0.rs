@@ -1,5 +1,5 @@
 //! Q4_0: `w = d·(q − 8)`, q of 4 bits. Block: d f16, sixteen bytes whose low nibbles are values 0–15 and high nibbles
-//! values 16–31. Group of two blocks: 2 × 256 B nibbles, 2 × 32 B d.
+//! values 16–31. Group of two blocks: 2 × 32 B d, 2 × 256 B nibbles.
 
 use super::{Block32, Panel, copy_half, copy_unit};
 use crate::simd::Simd;
@@ -7,7 +7,8 @@ use minfer_gguf::GgmlType;
 
 pub(crate) struct Q4_0;
 
-const D: usize = 512;
+const D: usize = 0;
+const Q: usize = 64;
 
 impl Panel for Q4_0 {
     const TYPE: GgmlType = GgmlType::Q4_0;
@@ -17,14 +18,14 @@ impl Panel for Q4_0 {
     fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
         copy_half(group, D + 32 * slot + 2 * row, block, 0);
         for i in 0..4 {
-            copy_unit(group, 256 * slot + 64 * i + 4 * row, block, 2 + 4 * i);
+            copy_unit(group, Q + 256 * slot + 64 * i + 4 * row, block, 2 + 4 * i);
         }
     }
 
     fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
         copy_half(block, 0, group, D + 32 * slot + 2 * row);
         for i in 0..4 {
-            copy_unit(block, 2 + 4 * i, group, 256 * slot + 64 * i + 4 * row);
+            copy_unit(block, 2 + 4 * i, group, Q + 256 * slot + 64 * i + 4 * row);
         }
     }
 }
@@ -50,7 +51,7 @@ impl Block32 for Q4_0 {
     #[inline(always)]
     unsafe fn unit<S: Simd>(group: *const u8, slot: usize, u: usize) -> S::B {
         // SAFETY: see the impl.
-        unsafe { nibbles::<S>(group.add(256 * slot), u) }
+        unsafe { nibbles::<S>(group.add(Q + 256 * slot), u) }
     }
     #[inline(always)]
     unsafe fn scale<S: Simd>(group: *const u8, slot: usize) -> S::F {

@@ -1,5 +1,5 @@
-//! Q4_1: `w = d·q + m`, q of 4 bits. Block: d f16, m f16, nibbles as in Q4_0. Group of two blocks: 2 × 256 B nibbles,
-//! 2 × 32 B d, 2 × 32 B m.
+//! Q4_1: `w = d·q + m`, q of 4 bits. Block: d f16, m f16, nibbles as in Q4_0. Group of two blocks: 2 × 32 B d,
+//! 2 × 32 B m, 2 × 256 B nibbles.
 
 use super::q4_0::nibbles;
 use super::{Block32, Panel, copy_half, copy_unit};
@@ -8,8 +8,9 @@ use minfer_gguf::GgmlType;
 
 pub(crate) struct Q4_1;
 
-const D: usize = 512;
-const M: usize = 576;
+const D: usize = 0;
+const M: usize = 64;
+const Q: usize = 128;
 
 impl Panel for Q4_1 {
     const TYPE: GgmlType = GgmlType::Q4_1;
@@ -20,7 +21,7 @@ impl Panel for Q4_1 {
         copy_half(group, D + 32 * slot + 2 * row, block, 0);
         copy_half(group, M + 32 * slot + 2 * row, block, 2);
         for i in 0..4 {
-            copy_unit(group, 256 * slot + 64 * i + 4 * row, block, 4 + 4 * i);
+            copy_unit(group, Q + 256 * slot + 64 * i + 4 * row, block, 4 + 4 * i);
         }
     }
 
@@ -28,7 +29,7 @@ impl Panel for Q4_1 {
         copy_half(block, 0, group, D + 32 * slot + 2 * row);
         copy_half(block, 2, group, M + 32 * slot + 2 * row);
         for i in 0..4 {
-            copy_unit(block, 4 + 4 * i, group, 256 * slot + 64 * i + 4 * row);
+            copy_unit(block, 4 + 4 * i, group, Q + 256 * slot + 64 * i + 4 * row);
         }
     }
 }
@@ -41,7 +42,7 @@ impl Block32 for Q4_1 {
     #[inline(always)]
     unsafe fn unit<S: Simd>(group: *const u8, slot: usize, u: usize) -> S::B {
         // SAFETY: see the impl.
-        unsafe { nibbles::<S>(group.add(256 * slot), u) }
+        unsafe { nibbles::<S>(group.add(Q + 256 * slot), u) }
     }
     #[inline(always)]
     unsafe fn scale<S: Simd>(group: *const u8, slot: usize) -> S::F {

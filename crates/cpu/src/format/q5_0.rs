@@ -1,5 +1,5 @@
 //! Q5_0: `w = d·(q − 16)`, q of 5 bits. Block: d f16, a 32-bit word with the fifth bits of values 0–31, nibbles as in
-//! Q4_0. Group of two blocks: 2 × 256 B nibbles, 2 × 64 B fifth bits, 2 × 32 B d.
+//! Q4_0. Group of two blocks: 2 × 32 B d, and for each block 64 B fifth bits and 256 B nibbles.
 
 use super::q4_0::nibbles;
 use super::{Block32, Panel, copy_half, copy_unit};
@@ -8,8 +8,9 @@ use minfer_gguf::GgmlType;
 
 pub(crate) struct Q5_0;
 
-const H: usize = 512;
-const D: usize = 640;
+const D: usize = 0;
+const H: usize = 64;
+const Q: usize = 128;
 
 impl Panel for Q5_0 {
     const TYPE: GgmlType = GgmlType::Q5_0;
@@ -18,17 +19,17 @@ impl Panel for Q5_0 {
 
     fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
         copy_half(group, D + 32 * slot + 2 * row, block, 0);
-        copy_unit(group, H + 64 * slot + 4 * row, block, 2);
+        copy_unit(group, H + 320 * slot + 4 * row, block, 2);
         for i in 0..4 {
-            copy_unit(group, 256 * slot + 64 * i + 4 * row, block, 6 + 4 * i);
+            copy_unit(group, Q + 320 * slot + 64 * i + 4 * row, block, 6 + 4 * i);
         }
     }
 
     fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
         copy_half(block, 0, group, D + 32 * slot + 2 * row);
-        copy_unit(block, 2, group, H + 64 * slot + 4 * row);
+        copy_unit(block, 2, group, H + 320 * slot + 4 * row);
         for i in 0..4 {
-            copy_unit(block, 6 + 4 * i, group, 256 * slot + 64 * i + 4 * row);
+            copy_unit(block, 6 + 4 * i, group, Q + 320 * slot + 64 * i + 4 * row);
         }
     }
 }
@@ -42,8 +43,8 @@ impl Block32 for Q5_0 {
     unsafe fn unit<S: Simd>(group: *const u8, slot: usize, u: usize) -> S::B {
         // SAFETY: see the impl.
         unsafe {
-            let high = S::spread_bits(S::load_bytes(group.add(H + 64 * slot)), u, 0x10);
-            S::or(nibbles::<S>(group.add(256 * slot), u), high)
+            let high = S::spread_bits(S::load_bytes(group.add(H + 320 * slot)), u, 0x10);
+            S::or(nibbles::<S>(group.add(Q + 320 * slot), u), high)
         }
     }
     #[inline(always)]

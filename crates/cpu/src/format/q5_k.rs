@@ -1,6 +1,6 @@
 //! Q5_K: `w = d·sc·q − dmin·m`, q of 5 bits. Block of 256: d f16, dmin f16, 12 B of scales as in Q4_K, 32 B of fifth
-//! bits (bit j of byte l belongs to value 32j + l), 128 B nibbles as in Q4_K. Group of one block: 2048 B nibbles,
-//! 512 B fifth bits, 8 × 16 B sc, 8 × 16 B m, 32 B d, 32 B dmin.
+//! bits (bit j of byte l belongs to value 32j + l), 128 B nibbles as in Q4_K. Group of one block: 8 × 16 B sc,
+//! 8 × 16 B m, 32 B d, 32 B dmin, 512 B fifth bits, 2048 B nibbles.
 
 use super::q4_k::{collapse_scales, expand_scales, nibbles};
 use super::{Panel, Super256, copy_half, copy_unit};
@@ -9,11 +9,12 @@ use minfer_gguf::GgmlType;
 
 pub(crate) struct Q5K;
 
-const H: usize = 2048;
-const SC: usize = 2560;
-const M: usize = 2688;
-const D: usize = 2816;
-const DMIN: usize = 2848;
+const SC: usize = 0;
+const M: usize = 128;
+const D: usize = 256;
+const DMIN: usize = 288;
+const H: usize = 320;
+const Q: usize = 832;
 
 impl Panel for Q5K {
     const TYPE: GgmlType = GgmlType::Q5_K;
@@ -30,7 +31,7 @@ impl Panel for Q5K {
             copy_unit(group, H + 64 * j + 4 * row, block, 16 + 4 * j);
         }
         for i in 0..32 {
-            copy_unit(group, 64 * i + 4 * row, block, 48 + 4 * i);
+            copy_unit(group, Q + 64 * i + 4 * row, block, 48 + 4 * i);
         }
     }
 
@@ -44,7 +45,7 @@ impl Panel for Q5K {
             copy_unit(block, 16 + 4 * j, group, H + 64 * j + 4 * row);
         }
         for i in 0..32 {
-            copy_unit(block, 48 + 4 * i, group, 64 * i + 4 * row);
+            copy_unit(block, 48 + 4 * i, group, Q + 64 * i + 4 * row);
         }
     }
 }
@@ -60,7 +61,7 @@ impl Super256 for Q5K {
         // SAFETY: see the impl.
         unsafe {
             let high = S::select_bit(S::load_bytes(group.add(H + 64 * (u % 8))), (u / 8) as u32, 0x10);
-            S::or(nibbles::<S>(group, u), high)
+            S::or(nibbles::<S>(group.add(Q), u), high)
         }
     }
     #[inline(always)]

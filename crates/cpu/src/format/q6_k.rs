@@ -1,7 +1,8 @@
 //! Q6_K: `w = d·sc·(q − 32)`, q of 6 bits, sc an i8 per 16. Block of 256: 128 B low nibbles, 64 B upper crumbs, 16 B sc,
 //! d f16. Per 128 values: quarter s (32 values) has its nibbles in bytes `32·(s mod 2)…` (low for s < 2, else high) and
-//! its crumbs at bit 2s of the 32 crumb bytes. Group of one block, the same size: 2048 B nibbles, 1024 B crumbs,
-//! 16 × 16 B sc, 32 B d.
+//! its crumbs at bit 2s of the 32 crumb bytes. Group of one block: 16 × 16 B sc, 32 B d,
+//! 32 B unused, and for each half its first eight units of nibbles and its eight units of crumbs in turn, then its other
+//! eight units of nibbles.
 
 use super::{Panel, Super256, copy_half, copy_unit};
 use crate::simd::Simd;
@@ -9,32 +10,49 @@ use minfer_gguf::GgmlType;
 
 pub(crate) struct Q6K;
 
-const H: usize = 2048;
-const SC: usize = 3072;
-const D: usize = 3328;
+const SC: usize = 0;
+const D: usize = 256;
+
+/// Where the nibbles `i` (of sixteen units) of a half lie.
+const fn nibbles_at(half: usize, i: usize) -> usize {
+    320 + 1536 * half + if i < 8 { 128 * i } else { 512 + 64 * i }
+}
+
+/// Where its crumbs `i` (of eight units) lie.
+const fn crumbs_at(half: usize, i: usize) -> usize {
+    320 + 1536 * half + 128 * i + 64
+}
 
 impl Panel for Q6K {
     const TYPE: GgmlType = GgmlType::Q6_K;
     const BLOCKS: usize = 1;
-    const GROUP_BYTES: usize = 3360;
+    const GROUP_BYTES: usize = 3392;
 
     fn pack(block: &[u8], row: usize, _slot: usize, group: &mut [u8]) {
-        for i in 0..32 {
-            copy_unit(group, 64 * i + 4 * row, block, 4 * i);
+        for half in 0..2 {
+            for i in 0..16 {
+                copy_unit(group, nibbles_at(half, i) + 4 * row, block, 64 * half + 4 * i);
+            }
+            for i in 0..8 {
+                copy_unit(group, crumbs_at(half, i) + 4 * row, block, 128 + 32 * half + 4 * i);
+            }
         }
         for i in 0..16 {
-            copy_unit(group, H + 64 * i + 4 * row, block, 128 + 4 * i);
             group[SC + 16 * i + row] = block[192 + i];
         }
         copy_half(group, D + 2 * row, block, 208);
     }
 
     fn unpack(group: &[u8], row: usize, _slot: usize, block: &mut [u8]) {
-        for i in 0..32 {
-            copy_unit(block, 4 * i, group, 64 * i + 4 * row);
+        for half in 0..2 {
+            for i in 0..16 {
+                copy_unit(block, 64 * half + 4 * i, group, nibbles_at(half, i) + 4 * row);
+            }
+            for i in 0..8 {
+                copy_unit(block, 128 + 32 * half + 4 * i, group, crumbs_at(half, i) + 4 * row);
+            }
         }
         for i in 0..16 {
-            copy_unit(block, 128 + 4 * i, group, H + 64 * i + 4 * row);
             block[192 + i] = group[SC + 16 * i + row];
         }
         copy_half(block, 208, group, D + 2 * row);
@@ -52,9 +70,9 @@ impl Super256 for Q6K {
         let (half, s, i) = (u / 32, u / 8 % 4, u % 8);
         // SAFETY: see the impl.
         unsafe {
-            let low = S::load_bytes(group.add(64 * (16 * half + 8 * (s % 2) + i)));
+            let low = S::load_bytes(group.add(nibbles_at(half, 8 * (s % 2) + i)));
             let low = S::and(S::shr(low, (s / 2 * 4) as u32), 0x0f);
-            let high = S::load_bytes(group.add(H + 64 * (8 * half + i)));
+            let high = S::load_bytes(group.add(crumbs_at(half, i)));
             let high = S::shl(S::and(S::shr(high, 2 * s as u32), 3), 4);
             S::or(low, high)
         }

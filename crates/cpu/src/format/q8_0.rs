@@ -1,4 +1,4 @@
-//! Q8_0: `w = d·q`, q an i8. Block: d f16, 32 bytes. Group of two blocks: 2 × 512 B values, 2 × 32 B d.
+//! Q8_0: `w = d·q`, q an i8. Block: d f16, 32 bytes. Group of two blocks: 2 × 32 B d, 2 × 512 B values.
 
 use super::{Block32, Panel, copy_half, copy_unit};
 use crate::simd::Simd;
@@ -6,7 +6,8 @@ use minfer_gguf::GgmlType;
 
 pub(crate) struct Q8_0;
 
-const D: usize = 1024;
+const D: usize = 0;
+const Q: usize = 64;
 
 impl Panel for Q8_0 {
     const TYPE: GgmlType = GgmlType::Q8_0;
@@ -16,14 +17,14 @@ impl Panel for Q8_0 {
     fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
         copy_half(group, D + 32 * slot + 2 * row, block, 0);
         for i in 0..8 {
-            copy_unit(group, 512 * slot + 64 * i + 4 * row, block, 2 + 4 * i);
+            copy_unit(group, Q + 512 * slot + 64 * i + 4 * row, block, 2 + 4 * i);
         }
     }
 
     fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
         copy_half(block, 0, group, D + 32 * slot + 2 * row);
         for i in 0..8 {
-            copy_unit(block, 2 + 4 * i, group, 512 * slot + 64 * i + 4 * row);
+            copy_unit(block, 2 + 4 * i, group, Q + 512 * slot + 64 * i + 4 * row);
         }
     }
 }
@@ -36,7 +37,7 @@ impl Block32 for Q8_0 {
     #[inline(always)]
     unsafe fn unit<S: Simd>(group: *const u8, slot: usize, u: usize) -> S::B {
         // SAFETY: see the impl.
-        unsafe { S::load_bytes(group.add(512 * slot + 64 * u)) }
+        unsafe { S::load_bytes(group.add(Q + 512 * slot + 64 * u)) }
     }
     #[inline(always)]
     unsafe fn scale<S: Simd>(group: *const u8, slot: usize) -> S::F {

@@ -7,6 +7,7 @@
 //! A private function needs what the function of this module that calls it needs: the CPU has the features of `S`,
 //! and pointers are valid as the job says.
 
+use super::vector::SUM_WORDS;
 use crate::format::{Block32, Float, Super256};
 use crate::simd::{LANES, Simd};
 
@@ -22,7 +23,7 @@ pub(crate) struct Acts {
     pub(crate) d: *const f32,
     /// Scale · sum of the quantized values, per 32.
     pub(crate) ds: *const f32,
-    /// Sum of the quantized values, per 32 (or 16).
+    /// Sum of the quantized values, per 32 (or [`SUM_WORDS`] per 256).
     pub(crate) sum: *const i32,
     /// The values themselves, `[tokens][x_stride]`.
     pub(crate) x: *const f32,
@@ -159,6 +160,9 @@ pub(crate) unsafe fn super256<S: Simd, F: Super256>(job: &MatMul) {
 
 /// Per super-block: `s = Σ sc·Σ(q−ZERO)·a` and `m = Σ min·Σa` in integers, then `acc ← fma(s, d·da, acc)` and
 /// `acc ← acc − m·(dmin·da)`.
+///
+/// What depends on sums of activations alone goes two scales at a time, as products of `i16` pairs: the minima, and
+/// without minima what ZERO adds, as `Σ sc·Σ(q−ZERO)·a = Σ sc·Σq·a − ZERO·Σ sc·Σa`.
 #[inline(always)]
 unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
     panel: *const u8,
@@ -166,50 +170,49 @@ unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
     first: usize,
     out: *mut f32,
 ) {
+    const { assert!(!F::HAS_MIN || F::ZERO == 0) };
     let groups = job.k / 256;
-    let units = F::SCALED / 4;
-    let step = 1usize << S::units_per_dot(F::MAX).min(units).ilog2();
     // SAFETY: the job's pointers cover `groups` super-blocks of T tokens; the caller vouches for the ISA.
     unsafe {
         let q: [*const i8; T] = std::array::from_fn(|t| job.acts.q.add((first + t) * job.k));
-        let sums16: [*const i32; T] = std::array::from_fn(|t| job.acts.sum.add((first + t) * job.k / 16));
         let mut acc = [S::splat(0.0); T];
         for g in 0..groups {
             let group = panel.add(g * F::GROUP_BYTES);
+            let a: [*const i8; T] = std::array::from_fn(|t| q[t].add(256 * g));
+            let words: [*const i32; T] =
+                std::array::from_fn(|t| job.acts.sum.add(((first + t) * groups + g) * SUM_WORDS));
             let (mut s, mut m) = ([S::splat_i(0); T], [S::splat_i(0); T]);
-            for j in 0..256 / F::SCALED {
-                let mut sums = [S::splat_i(0); T];
-                let mut u = 0;
-                while u < units {
-                    let mut dots = [S::dot_zero(); T];
-                    for v in u..u + step {
-                        let w = F::unit::<S>(group, j * units + v);
-                        for t in 0..T {
-                            let a = q[t].add(256 * g + 4 * (j * units + v)).cast::<i32>().read_unaligned();
-                            dots[t] = S::dot_unsigned(dots[t], w, a);
-                        }
-                    }
+            macro_rules! two_scales {
+                ($p:expr) => {{
+                    let (j, p) = (2 * $p, $p);
+                    add_scaled::<S, F, T>(group, &a, j, &mut s);
+                    add_scaled::<S, F, T>(group, &a, j + 1, &mut s);
+                    let factors = if F::HAS_MIN {
+                        S::pair(F::min::<S>(group, j), F::min::<S>(group, j + 1))
+                    } else {
+                        S::pair(F::scale::<S>(group, j), F::scale::<S>(group, j + 1))
+                    };
                     for t in 0..T {
-                        sums[t] = if step == units {
-                            S::finish(dots[t])
-                        } else {
-                            S::add_i(sums[t], S::finish(dots[t]))
-                        };
+                        let word = *words[t].add(if F::SCALED == 32 { 8 + p } else { p });
+                        m[t] = S::dot_pairs(m[t], factors, word);
                     }
-                    u += step;
+                }};
+            }
+            for p in (0..128 / F::SCALED).step_by(4) {
+                if S::UNROLLED && F::SCALED == 16 {
+                    two_scales!(p);
+                    two_scales!(p + 1);
+                    two_scales!(p + 2);
+                    two_scales!(p + 3);
+                } else {
+                    for p in p..p + 4 {
+                        two_scales!(p);
+                    }
                 }
-                let scale = F::scale::<S>(group, j);
-                let min = F::min::<S>(group, j);
+            }
+            if F::ZERO != 0 {
                 for t in 0..T {
-                    let at = sums16[t].add(16 * g + j * F::SCALED / 16);
-                    let total = if F::SCALED == 32 { *at + *at.add(1) } else { *at };
-                    if F::ZERO != 0 {
-                        sums[t] = S::sub_i(sums[t], S::splat_i(F::ZERO * total));
-                    }
-                    s[t] = S::add_i(s[t], S::mul_i(sums[t], scale));
-                    if F::HAS_MIN {
-                        m[t] = S::add_i(m[t], S::mul_i(min, S::splat_i(total)));
-                    }
+                    s[t] = S::sub_i(s[t], S::mul_i(m[t], S::splat_i(F::ZERO)));
                 }
             }
             let (d, dmin) = (F::d::<S>(group), F::dmin::<S>(group));
@@ -227,6 +230,42 @@ unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
     }
 }
 
+/// Adds `sc·Σ q·a` of scale `j` to `s`.
+#[inline(always)]
+unsafe fn add_scaled<S: Simd, F: Super256, const T: usize>(
+    group: *const u8,
+    a: &[*const i8; T],
+    j: usize,
+    s: &mut [S::I; T],
+) {
+    let units = F::SCALED / 4;
+    let step = 1usize << S::units_per_dot(F::MAX).min(units).ilog2();
+    // SAFETY: passed on.
+    unsafe {
+        let mut sums = [S::splat_i(0); T];
+        let mut u = 0;
+        while u < units {
+            let mut dots = [S::dot_zero(); T];
+            for v in j * units + u..j * units + u + step {
+                let w = F::unit::<S>(group, v);
+                for t in 0..T {
+                    let a = a[t].add(4 * v).cast::<i32>().read_unaligned();
+                    dots[t] = S::dot_unsigned(dots[t], w, a);
+                }
+            }
+            for t in 0..T {
+                let sum = S::finish(dots[t]);
+                sums[t] = if step == units { sum } else { S::add_i(sums[t], sum) };
+            }
+            u += step;
+        }
+        let scale = F::scale::<S>(group, j);
+        for t in 0..T {
+            s[t] = S::add_i(s[t], S::mul_i(sums[t], scale));
+        }
+    }
+}
+
 /// [`MatMulFn`] of the float formats.
 ///
 /// # Safety
@@ -234,7 +273,7 @@ unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
 #[inline(always)]
 pub(crate) unsafe fn float<S: Simd, F: Float>(job: &MatMul) {
     // SAFETY: passed on.
-    unsafe { for_tiles!(tile_float, S, F, job, S::TILE.min(4)) }
+    unsafe { for_tiles!(tile_float, S, F, job, S::FLOAT_TILE) }
 }
 
 /// Per segment of [`FLOAT_SEGMENT`] values: four chains over `k mod 4`, added as `(c0 + c1) + (c2 + c3)`, then to `acc`.
@@ -253,6 +292,21 @@ unsafe fn tile_float<S: Simd, F: Float, const T: usize>(
         while k < job.k {
             let end = (k + FLOAT_SEGMENT).min(job.k);
             let mut chains = [[S::splat(0.0); 4]; T];
+            if T > S::CHAINED {
+                for c in 0..4 {
+                    let mut chain = [S::splat(0.0); T];
+                    for k in (k + c..end).step_by(4) {
+                        let w = F::value::<S>(panel.add(k * F::GROUP_BYTES));
+                        for t in 0..T {
+                            chain[t] = S::fma(w, S::splat(*x[t].add(k)), chain[t]);
+                        }
+                    }
+                    for t in 0..T {
+                        chains[t][c] = chain[t];
+                    }
+                }
+                k = end;
+            }
             while k + 4 <= end {
                 for c in 0..4 {
                     let w = F::value::<S>(panel.add((k + c) * F::GROUP_BYTES));

@@ -64,6 +64,10 @@ pub(crate) unsafe fn norm<S: Simd>(job: &NormJob) {
     }
 }
 
+/// Words of sums per 256 values: eight with the sums of two times 16 values as `i16`, the earlier below; four with the
+/// sums of two times 32; four unused.
+pub(crate) const SUM_WORDS: usize = 16;
+
 /// Where the quantized form of one row goes; see [`crate::kernel::matmul::Acts`].
 pub(crate) struct QuantizeJob {
     pub(crate) x: *const f32,
@@ -103,7 +107,7 @@ pub(crate) unsafe fn quantize32<S: Simd>(job: &QuantizeJob) {
     }
 }
 
-/// Per 256 values the same, with sums per 16.
+/// Per 256 values the same, with sums as [`SUM_WORDS`] says and without `ds`.
 ///
 /// # Safety
 /// `x` is valid for `k` values (a multiple of 256), the outputs for theirs; the CPU has the features of `S`.
@@ -120,7 +124,15 @@ pub(crate) unsafe fn quantize256<S: Simd>(job: &QuantizeJob) {
             let (d, inverse) = scale(S::largest(amax));
             for i in (0..256).step_by(LANES) {
                 S::store_i8(q.add(i), S::mul(S::load(x.add(i)), S::splat(inverse)));
-                *job.sum.add(16 * g + i / LANES) = (i..i + LANES).map(|j| i32::from(*q.add(j))).sum();
+            }
+            let sum = |from: usize, len: usize| (from..from + len).map(|i| i32::from(*q.add(i))).sum::<i32>();
+            let pair = |low: i32, high: i32| (low & 0xffff) | (high << 16);
+            let words = job.sum.add(SUM_WORDS * g);
+            for i in 0..8 {
+                *words.add(i) = pair(sum(32 * i, 16), sum(32 * i + 16, 16));
+            }
+            for i in 0..4 {
+                *words.add(8 + i) = pair(sum(64 * i, 32), sum(64 * i + 32, 32));
             }
             *job.d.add(g) = d;
         }

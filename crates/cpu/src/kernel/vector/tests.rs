@@ -125,7 +125,13 @@ fn quantized_reference(block: usize, x: &[f32]) -> Quantized {
             out.ds[b] = d * sum_of(&q) as f32;
             out.sum.push(sum_of(&q));
         } else {
-            out.sum.extend(q.chunks_exact(16).map(sum_of));
+            let pair = |q: &[i8]| {
+                let (low, high) = q.split_at(q.len() / 2);
+                sum_of(high) * 65536 + i32::from(sum_of(low) as u16)
+            };
+            out.sum.extend(q.chunks_exact(32).map(pair));
+            out.sum.extend(q.chunks_exact(64).map(pair));
+            out.sum.extend([99; 4]); // not written
         }
         out.d.push(d);
         out.q.extend(q);
