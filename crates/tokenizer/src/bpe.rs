@@ -72,9 +72,22 @@ fn pair(left: u32, right: u32) -> u64 {
 struct Symbols<'v> {
     vocab: &'v Vocab,
     extra: FxHashMap<Vec<u8>, u32>,
+    /// What the last merge made.
+    made: u32,
 }
 
 impl Symbols<'_> {
+    /// The symbol that a merge makes. Most lists are in the order of the tokens that they make, and a comparison in order
+    /// is much cheaper than a search.
+    fn made(&mut self, text: &[u8]) -> u32 {
+        let next = self.made.wrapping_add(1);
+        self.made = match [self.made, next].into_iter().find(|id| self.vocab.text(*id) == text) {
+            Some(id) => id,
+            None => self.get(text),
+        };
+        self.made
+    }
+
     fn get(&mut self, text: &[u8]) -> u32 {
         if let Some(id) = self.vocab.id(text) {
             return id;
@@ -91,7 +104,7 @@ impl Bpe {
         if list.len() > (u32::MAX / 4) as usize {
             return Err(Error::VocabularySize { tokens: list.len(), bytes: 0 });
         }
-        let mut symbols = Symbols { vocab, extra: FxHashMap::default() };
+        let mut symbols = Symbols { vocab, extra: FxHashMap::default(), made: 0 };
         let mut merges = FxHashMap::default();
         let mut joins_space = SpaceJoins::default();
         merges.reserve(list.len());
@@ -108,7 +121,7 @@ impl Bpe {
             joined.extend_from_slice(left);
             joined.extend_from_slice(right);
             joins_space.add(&joined);
-            let join = Join { key: rank as u32, symbol: symbols.get(&joined) };
+            let join = Join { key: rank as u32, symbol: symbols.made(&joined) };
             let pair = pair(symbols.get(left), symbols.get(right));
             merges.entry(pair).or_insert(join); // A pair that is listed twice has its first rank.
         }

@@ -58,7 +58,7 @@ impl Spm {
         let mut joins_space = SpaceJoins::default();
         vocab.ids().for_each(|id| joins_space.add(vocab.text(id)));
         let mut bytes = vocab.byte_tokens();
-        for (byte, token) in (0u8..).zip(&mut bytes) {
+        for (byte, token) in (0u8..=255).zip(&mut bytes) {
             if *token == NONE {
                 *token = vocab.id(&[byte]).or(unknown).unwrap_or(NONE);
             }

@@ -1,6 +1,9 @@
 //! The parser: a state and the text that is not decided yet. A step looks at what is pending and either takes a part of
 //! it or waits for more; what it takes never depends on whether more is there.
 
+mod elements;
+mod harmony;
+
 use std::mem::take;
 
 use serde_json::{Map, Value};
@@ -94,9 +97,6 @@ enum Found {
     Perhaps(usize),
     None,
 }
-
-/// Ends of harmony's messages.
-const MESSAGE_ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>"];
 
 impl Parser {
     pub(super) fn new(rules: &'static Rules, tools: Option<&Value>, prompt: &str) -> Parser {
@@ -481,137 +481,6 @@ impl Parser {
         self.arguments(&arguments);
         place.found += 1;
         self.enter(State::Call(place))
-    }
-
-    /// The name of a call in elements, after `before`.
-    fn element_name(&mut self, mut place: Place, elements: &'static Elements, before: &str) -> Step {
-        let Some(rest) = self.pending.strip_prefix(before) else {
-            return if before.starts_with(&self.pending) { self.wait() } else { self.no_call(place) };
-        };
-        let Some((name, after)) = rest.split_once(elements.call.1) else {
-            return if rest.len() > LONGEST_NAME { self.no_call(place) } else { self.wait() };
-        };
-        if !is_name(name) {
-            return self.no_call(place);
-        }
-        let (name, taken) = (name.to_owned(), self.pending.len() - after.len());
-        self.pending.drain(..taken);
-        self.begin(&name);
-        place.found += 1;
-        self.enter(State::Elements(place, elements, 0))
-    }
-
-    fn parameter(&mut self, place: Place, elements: &'static Elements, parameters: usize) -> Step {
-        let text = self.pending.trim_ascii_start();
-        if let Some(after) = text.strip_prefix(elements.call_end) {
-            self.pending = after.to_owned();
-            self.arguments(if parameters == 0 { "{}" } else { "}" });
-            return self.enter(State::Call(place));
-        }
-        let (before, behind) = elements.parameter;
-        let Some(rest) = text.strip_prefix(before) else {
-            if before.starts_with(text) || elements.call_end.starts_with(text) {
-                return self.wait();
-            }
-            // No element of a call: the call ends here.
-            self.arguments(if parameters == 0 { "{}" } else { "}" });
-            return self.enter(State::Call(place));
-        };
-        let complete = rest.split_once(behind).and_then(|(name, rest)| {
-            let (value, after) = rest.split_once(elements.parameter_end)?;
-            Some((name, value, after))
-        });
-        let Some((name, value, after)) = complete else { return self.wait() };
-        // DSML: `name" string="true"`.
-        let (name, is_text) = match name.split_once("\" string=\"") {
-            Some((name, word)) => (name, Some(word.trim_end_matches('"') == "true")),
-            None => (name, None),
-        };
-        let value = self.value(name.trim(), value, is_text);
-        let delta =
-            format!("{}{}: {value}", if parameters == 0 { "{" } else { ", " }, Value::from(name.trim()));
-        self.pending = after.to_owned();
-        self.arguments(&delta);
-        self.enter(State::Elements(place, elements, parameters + 1))
-    }
-
-    /// A parameter as JSON: a text if it is declared as one, or else what it reads as.
-    fn value(&self, parameter: &str, value: &str, is_text: Option<bool>) -> String {
-        let value = value.strip_prefix('\n').unwrap_or(value);
-        let value = value.strip_suffix('\n').unwrap_or(value);
-        let schema = self.tools.get(&self.function).and_then(|properties| properties.get(parameter));
-        let declared = schema.and_then(|schema| schema.get("type")).and_then(Value::as_str);
-        let text = || Value::from(value).to_string();
-        match value.trim() {
-            _ if is_text.unwrap_or(declared == Some("string")) => text(),
-            // Templates print Python's words for these.
-            "True" => "true".to_owned(),
-            "False" => "false".to_owned(),
-            "None" => "null".to_owned(),
-            value if serde_json::from_str::<Value>(value).is_ok() => value.to_owned(),
-            _ => text(),
-        }
-    }
-
-    /// The head of a harmony message: channel and recipient.
-    fn header(&mut self, end: bool) -> Step {
-        const BEGINNINGS: [&str; 5] = ["<|start|>", "<|channel|>", "<|message|>", "to=", "assistant"];
-        let text = self.pending.trim_ascii_start();
-        let begins = BEGINNINGS.iter().any(|known| text.starts_with(known));
-        let may_begin = BEGINNINGS.iter().any(|known| known.starts_with(text));
-        let head = text.split_once("<|message|>").map(|(head, _)| head);
-        let is_head = |head: &str| head.len() <= LONGEST_NAME && !head.contains('\n');
-        match head {
-            Some(head) if begins && is_head(head) => {
-                let recipient = head.split_once("to=").map(|(_, after)| {
-                    let end = after.find([' ', '<']).unwrap_or(after.len());
-                    after[..end].to_owned()
-                });
-                let is_analysis = head.contains("<|channel|>analysis");
-                let taken = self.pending.len() - text.len() + head.len() + "<|message|>".len();
-                self.pending.drain(..taken);
-                let channel = match recipient {
-                    Some(recipient) if !self.tools.is_empty() => {
-                        self.begin(recipient.strip_prefix("functions.").unwrap_or(&recipient));
-                        Channel::Tool
-                    }
-                    _ if is_analysis => Channel::Analysis,
-                    _ => Channel::Final,
-                };
-                self.enter(State::Message(channel))
-            }
-            None if !end && may_begin => self.wait(),
-            None if !end && begins && is_head(text) => self.wait(),
-            _ => {
-                // Not all of it, or its marker would be found again.
-                let first = self.pending.chars().next().map_or(0, char::len_utf8);
-                let first: String = self.pending.drain(..first).collect();
-                self.content(&first);
-                self.enter(State::Message(Channel::Final))
-            }
-        }
-    }
-
-    fn message(&mut self, channel: Channel, end: bool) -> Step {
-        let (at, marker) = match find(&self.pending, &MESSAGE_ENDS) {
-            Found::Marker(at, marker) => (at, marker),
-            Found::Perhaps(at) if !end => (at, ""),
-            _ => (self.pending.len(), ""),
-        };
-        let text: String = self.pending.drain(..at).collect();
-        match channel {
-            Channel::Final => self.content(&text),
-            Channel::Analysis => self.reasoning(&text),
-            Channel::Tool => self.arguments(&text),
-        }
-        if marker.is_empty() {
-            return Step::Wait;
-        }
-        // `<|start|>` begins the next head.
-        if marker != "<|start|>" {
-            self.pending.drain(..marker.len());
-        }
-        self.enter(State::Header)
     }
 }
 
