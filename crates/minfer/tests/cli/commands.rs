@@ -128,12 +128,16 @@ fn inspect_tells_what_a_file_is() {
     assert_eq!(Some(bytes), report["file"]["tensor_bytes"].as_u64());
     let text = succeeds(&["inspect", tiny_model(), "--tensors"]);
     assert!(text.contains("runs here     yes") && text.contains("blk.1.ffn_down.weight"), "{text}");
-    // A qwen2 file is read, and whether it runs is said.
+    // Another family, by its name.
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let path = dir.path().join("vocab.gguf");
+    let path = dir.path().join("qwen.gguf");
     let path = path.to_str().expect("UTF-8");
-    succeeds(&["synth", "smollm2-135m", path, "--type", "q4_0"]);
-    assert!(succeeds(&["inspect", path]).contains("134.52 M"));
+    succeeds(&["synth", "qwen2.5-0.5b", path, "--type", "q4_0"]);
+    let text = succeeds(&["inspect", path]);
+    assert!(
+        text.contains("494.03 M") && text.contains("qwen2") && text.contains("runs here     yes"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn the_default_model_answers() {
     // The library gives the same text.
     let options = Options::default();
     let llm = Llm::from_gguf(&open(SMOLLM2), &options, &mut |_, _| {}).expect("the model is loaded");
-    let greedy = Generate { max_tokens: Some(48), sampling: SamplingParams::greedy(), stop: Vec::new() };
+    let greedy = Generate { max_tokens: Some(48), sampling: SamplingParams::greedy(), ..Generate::default() };
     let generation =
         llm.chat(&[Message::user("Why is the sky blue?")], &greedy).expect("the request is taken");
     let text: String = generation.map(|piece| piece.expect("the generation succeeds")).collect();
