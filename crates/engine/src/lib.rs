@@ -40,3 +40,4 @@ pub use request::{
 };
 pub use sampling::{Logprobs, SamplingParams};
 pub use session::Session;
+pub use stop::StopMatcher;

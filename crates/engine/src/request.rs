@@ -105,33 +105,8 @@ impl Request {
         if self.max_tokens == Some(0) {
             return Err(RequestError::Range { field: "max_tokens", found: 0.0, bound: "at least 1" });
         }
-        validate_sampling(&self.sampling)
+        self.sampling.validate(limits.vocab)
     }
-}
-
-fn validate_sampling(sampling: &SamplingParams) -> Result<(), RequestError> {
-    type Check = (&'static str, f32, fn(f32) -> bool, &'static str);
-    let unit: fn(f32) -> bool = |x| (0.0..=1.0).contains(&x);
-    let two: fn(f32) -> bool = |x| (-2.0..=2.0).contains(&x);
-    let checks: [Check; 6] = [
-        ("temperature", sampling.temperature, |x| x >= 0.0 && x.is_finite(), "finite and at least 0"),
-        ("top_p", sampling.top_p, unit, "between 0 and 1"),
-        ("min_p", sampling.min_p, unit, "between 0 and 1"),
-        (
-            "repetition_penalty",
-            sampling.repetition_penalty,
-            |x| x > 0.0 && x.is_finite(),
-            "finite and above 0",
-        ),
-        ("frequency_penalty", sampling.frequency_penalty, two, "between -2 and 2"),
-        ("presence_penalty", sampling.presence_penalty, two, "between -2 and 2"),
-    ];
-    for (field, found, holds, bound) in checks {
-        if !holds(found) {
-            return Err(RequestError::Range { field, found, bound });
-        }
-    }
-    Ok(())
 }
 
 /// The bytes of every token, as the front end's tokenizer knows them.
@@ -210,8 +185,9 @@ mod tests {
     #[test]
     fn sampling_is_checked_and_named() {
         type Set = fn(&mut SamplingParams, f32);
-        let fields: [(&str, Set, &[f32]); 6] = [
+        let fields: [(&str, Set, &[f32]); 7] = [
             ("temperature", |s, x| s.temperature = x, &[-0.1]),
+            ("typical_p", |s, x| s.typical_p = x, &[-0.1, 1.1]),
             ("top_p", |s, x| s.top_p = x, &[-0.1, 1.1]),
             ("min_p", |s, x| s.min_p = x, &[-0.1, 1.1]),
             ("repetition_penalty", |s, x| s.repetition_penalty = x, &[-1.0, 0.0]),
@@ -225,6 +201,18 @@ mod tests {
                 };
                 assert_eq!((field, found.to_bits()), (name, value.to_bits()));
             }
+        }
+        let id = FakeExecutor::small_limits().vocab as TokenId;
+        assert_eq!(
+            error(|r| r.sampling.logit_bias = vec![(0, 1.0), (id, 1.0)]),
+            RequestError::Token { field: "logit_bias", id, vocab: id as usize }
+        );
+        for bad in [f32::NAN, f32::INFINITY] {
+            let RequestError::Range { field: "logit_bias", .. } =
+                error(|r| r.sampling.logit_bias = vec![(0, f32::NEG_INFINITY), (1, bad)])
+            else {
+                panic!("{bad}")
+            };
         }
     }
 

@@ -7,11 +7,14 @@
 //!    `m` be their largest logit. Of two equal logits the one with the lower id ranks higher, everywhere; −0 = +0.
 //! 1. **Greedy**: at temperature 0 the highest ranking candidate is the token, whatever the other fields say.
 //! 2. **Top-k**: keep the `k` highest ranking candidates.
-//! 3. **Top-p**: keep the shortest run of highest ranking candidates whose weights `w(1)` sum to at least
+//! 3. **Typical**: keep the shortest run of most typical candidates whose weights `w(1)` sum to at least
+//!    `ceil(typical_p · total)` (an f64 product); never fewer than one. The smaller `|(l − m) − mean|` the more typical,
+//!    then the higher ranking; from here on `m` is the largest logit of those kept.
+//! 4. **Top-p**: keep the shortest run of highest ranking candidates whose weights `w(1)` sum to at least
 //!    `ceil(top_p · total)` (an f64 product); never fewer than one.
-//! 4. **Min-p**: keep those with `w(1) ≥ min_p · 2^40`.
-//! 5. **Temperature**: from here on a candidate weighs `w(temperature)`.
-//! 6. **Draw**: `r` is the first 64 bits of Philox4x32-10 with key `seed` and counter `position`; the token is the
+//! 5. **Min-p**: keep those with `w(1) ≥ min_p · 2^40`.
+//! 6. **Temperature**: from here on a candidate weighs `w(temperature)`.
+//! 7. **Draw**: `r` is the first 64 bits of Philox4x32-10 with key `seed` and counter `position`; the token is the
 //!    first in ascending id whose running sum of weights exceeds `floor(r · total / 2^64)`.
 //!
 //! The weight of a logit `l` is the *integer* `w(T) = floor(exp((l − m) / T) · 2^40)`, computed in f64 (`l = m` weighs
@@ -19,9 +22,16 @@
 //! can be seen in the result; what an integer cannot hold has a probability below 10^-12 of the largest. `exp` is the
 //! one in this file: f64 additions and multiplications only, so that no platform's libm can be seen either.
 //!
-//! [`Penalties`] come before all of this; a row that has some, or that reports log-probabilities, asks its
-//! executor for [`Want::Logits`](crate::executor::Want::Logits) and is sampled on the host.
+//! Locally typical sampling (Meister, Pimentel, Wiher, Cotterell, 2022, section 4) ranks tokens by how far their
+//! information `−ln p` is from its expectation, the entropy. With `p = w(1) / total`, `−ln p` is `ln total − (l − m)`, so
+//! `ln total` cancels: what counts is the distance of `l − m` from its `mean = Σ w·(l − m) / Σ w`. The products are
+//! integers too: `trunc(w · (l − m) · 2^20)`, in units of 2^-60. The place in the chain is llama.cpp's.
+//!
+//! [`Adjust`]ments of the logits (biases, then [`Penalties`]) come before all of this. A row that has some, that is
+//! typical, or that reports log-probabilities asks its executor for [`Want::Logits`](crate::executor::Want::Logits) and
+//! is sampled on the host.
 
+mod adjust;
 mod logprobs;
 mod params;
 mod penalties;
@@ -29,6 +39,7 @@ mod philox;
 
 use crate::executor::TokenId;
 
+pub use adjust::{Adjust, bias};
 pub use logprobs::{Logprobs, logprobs};
 pub use params::SamplingParams;
 pub use penalties::{Penalties, penalize};
@@ -40,7 +51,8 @@ pub const MAX_VOCAB: usize = 1 << 23;
 /// Weight of the most probable token.
 const ONE: f64 = (1u64 << 40) as f64;
 
-/// What a device may sample by itself, in exactly this order: top-k, top-p, min-p, temperature, draw.
+/// What [`sample`] does, in exactly this order: top-k, typical, top-p, min-p, temperature, draw. A device may do it by
+/// itself, except for typical sampling, which it is never asked for.
 /// Ties go to the lower id; the random number is Philox4x32-10 of (`seed`, `position`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleSpec {
@@ -48,6 +60,8 @@ pub struct SampleSpec {
     pub temperature: f32,
     /// Keep the k largest; 0 keeps all.
     pub top_k: u32,
+    /// Keep the most typical tokens that together have this probability; 1 keeps all.
+    pub typical_p: f32,
     /// Keep the smallest set whose probability reaches this; 1 keeps all.
     pub top_p: f32,
     /// Keep tokens of at least this share of the largest probability; 0 keeps all.
@@ -60,8 +74,15 @@ pub struct SampleSpec {
 
 impl SampleSpec {
     /// Always the largest logit.
-    pub const GREEDY: SampleSpec =
-        SampleSpec { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, position: 0 };
+    pub const GREEDY: SampleSpec = SampleSpec {
+        temperature: 0.0,
+        top_k: 0,
+        typical_p: 1.0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed: 0,
+        position: 0,
+    };
 }
 
 /// Why there is no token.
@@ -105,7 +126,9 @@ pub struct Scratch {
     ranks: Vec<u64>,
     /// Weights of the candidates.
     weights: Vec<u64>,
-    /// Penalized logits, one per token.
+    /// Candidates by how typical they are: bits of the distance, then rank.
+    distances: Vec<(u64, u64)>,
+    /// Adjusted logits, one per token.
     logits: Vec<f32>,
     /// Occurrences in the penalty window, one per token; all zero between calls.
     counts: Vec<u32>,
@@ -121,18 +144,21 @@ pub fn sample(
     scratch: &mut Scratch,
 ) -> Result<TokenId, SampleError> {
     check(logits, spec, mask)?;
-    let (best, max) = largest(logits, mask)?;
+    let (best, mut max) = largest(logits, mask)?;
     if spec.temperature == 0.0 {
         return Ok(best);
     }
-    let weight = |rank: u64, temperature: f32| {
-        let logit = logits[id_of(rank) as usize];
-        weight(logit, max, temperature)
-    };
-    let Scratch { ranks, weights, .. } = scratch;
+    let Scratch { ranks, weights, distances, .. } = scratch;
     top_k(logits, mask, spec.top_k as usize, ranks);
+    if spec.typical_p < 1.0 {
+        typical(logits, max, spec.typical_p, ranks, distances);
+        // The bits of a rank descend with the logit.
+        let first = ranks.iter().min().ok_or(SampleError::NoCandidate)?;
+        max = logits[id_of(*first) as usize];
+    }
+    let weight = |rank: u64, temperature: f32| weight(logits[id_of(rank) as usize], max, temperature);
     if spec.top_p < 1.0 {
-        top_p(ranks, spec.top_p, |rank| weight(rank, 1.0));
+        shortest_run(ranks, spec.top_p, |rank| weight(rank, 1.0));
     }
     if spec.min_p > 0.0 {
         let least = (f64::from(spec.min_p) * ONE).ceil() as u64;
@@ -145,20 +171,23 @@ pub fn sample(
     chosen.map(|index| id_of(ranks[index])).ok_or(SampleError::NoCandidate)
 }
 
-/// [`sample`] after [`penalize`], leaving the logits as they are.
-pub fn sample_penalized(
+/// [`sample`] after [`Adjust::apply`], leaving the logits as they are.
+pub fn sample_adjusted(
     logits: &[f32],
-    (window, penalties): (&[TokenId], &Penalties),
+    adjust: &Adjust<'_>,
     spec: &SampleSpec,
     mask: Option<&[u32]>,
     scratch: &mut Scratch,
 ) -> Result<TokenId, SampleError> {
-    let mut penalized = std::mem::take(&mut scratch.logits);
-    penalized.clear();
-    penalized.extend_from_slice(logits);
-    penalize(&mut penalized, window, penalties, scratch);
-    let token = sample(&penalized, spec, mask, scratch);
-    scratch.logits = penalized;
+    if adjust.is_nothing() {
+        return sample(logits, spec, mask, scratch);
+    }
+    let mut adjusted = std::mem::take(&mut scratch.logits);
+    adjusted.clear();
+    adjusted.extend_from_slice(logits);
+    adjust.apply(&mut adjusted, scratch);
+    let token = sample(&adjusted, spec, mask, scratch);
+    scratch.logits = adjusted;
     token
 }
 
@@ -173,6 +202,7 @@ fn check(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Result<(), 
     let unit = 0.0..=1.0;
     let fields = [
         ("temperature", spec.temperature.is_finite() && spec.temperature >= 0.0),
+        ("typical_p", unit.contains(&spec.typical_p)),
         ("top_p", unit.contains(&spec.top_p)),
         ("min_p", unit.contains(&spec.min_p)),
     ];
@@ -256,15 +286,39 @@ fn top_k(logits: &[f32], mask: Option<&[u32]>, k: usize, ranks: &mut Vec<u64>) {
     }
 }
 
-/// Keeps the shortest run of highest ranking candidates that has `top_p` of the weight. They are put in order only as
-/// far as needed, in stretches that grow.
-fn top_p(ranks: &mut Vec<u64>, top_p: f32, weight: impl Fn(u64) -> u64) {
-    let total: u64 = ranks.iter().map(|&rank| weight(rank)).sum();
-    let goal = (f64::from(top_p) * total as f64).ceil() as u64;
+/// Keeps the shortest run of most typical candidates that has `typical_p` of the weight. `max` is the largest logit.
+fn typical(logits: &[f32], max: f32, typical_p: f32, ranks: &mut Vec<u64>, distances: &mut Vec<(u64, u64)>) {
+    /// Units of the integer products.
+    const UNIT: f64 = (1u64 << 20) as f64;
+    let logit = |rank: u64| logits[id_of(rank) as usize];
+    let below = |rank: u64| if logit(rank) == max { 0.0 } else { f64::from(logit(rank)) - f64::from(max) };
+    let weight = |rank: u64| weight(logit(rank), max, 1.0);
+    let (mut total, mut products) = (0, 0);
+    for &rank in ranks.iter() {
+        let weight = weight(rank);
+        if weight > 0 {
+            total += weight;
+            products += (weight as f64 * below(rank) * UNIT) as i128;
+        }
+    }
+    let mean = products as f64 / UNIT / total as f64;
+    distances.clear();
+    // Bits of numbers that are not negative ascend with them.
+    distances.extend(ranks.iter().map(|&rank| ((below(rank) - mean).abs().to_bits(), rank)));
+    shortest_run(distances, typical_p, |(_, rank)| weight(rank));
+    ranks.clear();
+    ranks.extend(distances.iter().map(|&(_, rank)| rank));
+}
+
+/// Keeps the shortest run of smallest items that has this share of the weight, at least one item. They are put in order
+/// only as far as needed, in stretches that grow.
+fn shortest_run<T: Copy + Ord>(items: &mut Vec<T>, share: f32, weight: impl Fn(T) -> u64) {
+    let total: u64 = items.iter().map(|&item| weight(item)).sum();
+    let goal = (f64::from(share) * total as f64).ceil() as u64;
     let (mut kept, mut ordered, mut sum) = (0, 0, 0);
-    while kept < ranks.len() && (kept == 0 || sum < goal) {
+    while kept < items.len() && (kept == 0 || sum < goal) {
         if kept == ordered {
-            let rest = &mut ranks[ordered..];
+            let rest = &mut items[ordered..];
             let stretch = (4 * ordered).max(64).min(rest.len());
             if stretch < rest.len() {
                 rest.select_nth_unstable(stretch);
@@ -272,10 +326,10 @@ fn top_p(ranks: &mut Vec<u64>, top_p: f32, weight: impl Fn(u64) -> u64) {
             rest[..stretch].sort_unstable();
             ordered += stretch;
         }
-        sum += weight(ranks[kept]);
+        sum += weight(items[kept]);
         kept += 1;
     }
-    ranks.truncate(kept);
+    items.truncate(kept);
 }
 
 /// Index of the weight that the random number of (`seed`, `position`) falls on; `None` only if all are 0.

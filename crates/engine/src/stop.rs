@@ -3,7 +3,7 @@
 /// Withholds bytes that may be the beginning of a stop string. The string that *ends* first wins, of several that end
 /// together the longest: so the result does not depend on where the text is cut into tokens.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StopMatcher {
+pub struct StopMatcher {
     patterns: Vec<Pattern>,
     held: Vec<u8>,
 }
@@ -39,13 +39,13 @@ impl Pattern {
 
 impl StopMatcher {
     /// For strings that are not empty.
-    pub(crate) fn new(strings: &[Vec<u8>]) -> Self {
+    pub fn new(strings: &[Vec<u8>]) -> Self {
         StopMatcher { patterns: strings.iter().cloned().map(Pattern::new).collect(), held: Vec::new() }
     }
 
     /// Takes the bytes of a token. Gives those that no stop string can claim any more, and the stop string that ended
     /// the text, by index; after one, nothing more may come.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> (Vec<u8>, Option<usize>) {
+    pub fn push(&mut self, bytes: &[u8]) -> (Vec<u8>, Option<usize>) {
         for &byte in bytes {
             self.held.push(byte);
             self.patterns.iter_mut().for_each(|pattern| pattern.push(byte));
@@ -60,7 +60,7 @@ impl StopMatcher {
     }
 
     /// What was withheld, when the text ends for another reason.
-    pub(crate) fn finish(&mut self) -> Vec<u8> {
+    pub fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 }

@@ -22,7 +22,7 @@ mod random;
 pub mod source;
 pub mod synth;
 
-pub use llm::{Error, Generate, Generation, Llm, Loaded, Message, Options, Summary, load_model};
+pub use llm::{Error, Generate, Generation, Llm, Loaded, Message, Options, Piece, Summary, load_model};
 
 pub use minfer_cpu as cpu;
 pub use minfer_engine as engine;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use minfer_cpu::{CpuDevice, CpuOptions};
 use minfer_engine::{
-    Canceller, Engine, EngineConfig, Event, FinishReason, Handle, Request, SamplingParams, StartError, Stop,
-    SubmitError, TokenTable, Usage,
+    Canceller, Engine, EngineConfig, Event, FinishReason, Handle, Logprobs, Request, SamplingParams,
+    StartError, Stop, SubmitError, TokenTable, Usage,
 };
 use minfer_gguf::Gguf;
 use minfer_model::{LoadOptions, Model};
@@ -119,6 +119,8 @@ pub struct Generate {
     pub sampling: SamplingParams,
     /// Strings that end the text before themselves.
     pub stop: Vec<String>,
+    /// Report the log-probability of every token, and of this many of the most probable ones.
+    pub logprobs: Option<u8>,
 }
 
 /// A loaded model with its vocabulary. Shareable; requests of several threads are computed together.
@@ -204,9 +206,9 @@ impl Llm {
         let request = Request {
             prompt,
             max_tokens: options.max_tokens,
-            sampling: options.sampling,
+            sampling: options.sampling.clone(),
             stop,
-            ..Request::default()
+            logprobs: options.logprobs,
         };
         let handle = self.engine.submit(request)?;
         Ok(Generation { handle, characters: Characters::default(), seed: 0, summary: None })
@@ -279,6 +281,17 @@ fn token_table(tokenizer: &Tokenizer) -> TokenTable {
     (0..tokenizer.vocab_size() as u32).map(bytes).collect()
 }
 
+/// A step of a generation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    /// The text that is now certain: whole characters, often none.
+    pub text: String,
+    /// The token that was generated; `None` at the end, if text was left.
+    pub token: Option<u32>,
+    /// If [`Generate::logprobs`] asked for them.
+    pub logprobs: Option<Logprobs>,
+}
+
 /// Text on its way: an iterator over pieces of whole characters. Dropping it cancels the request.
 pub struct Generation {
     handle: Handle,
@@ -314,19 +327,17 @@ impl Generation {
     }
 }
 
-impl Iterator for Generation {
-    type Item = Result<String, Error>;
-
-    /// Waits for more text; `None` at the end.
-    fn next(&mut self) -> Option<Self::Item> {
+impl Generation {
+    /// Waits for the next token; `None` at the end. The iterator gives the same text, without the tokens.
+    pub fn next_piece(&mut self) -> Option<Result<Piece, Error>> {
         loop {
-            let piece = match self.handle.next()? {
-                Event::Started { seed, .. } => {
-                    self.seed = seed;
-                    continue;
+            match self.handle.next()? {
+                Event::Started { seed, .. } => self.seed = seed,
+                Event::Prefill { .. } => {}
+                Event::Token { id, bytes, logprobs } => {
+                    let text = self.characters.push(&bytes);
+                    return Some(Ok(Piece { text, token: Some(id), logprobs }));
                 }
-                Event::Prefill { .. } => continue,
-                Event::Token { bytes, .. } => self.characters.push(&bytes),
                 Event::Finished { reason, usage, timings } => {
                     let failure = match &reason {
                         FinishReason::Error(what) => Some(Error::Generation(what.clone())),
@@ -340,11 +351,23 @@ impl Iterator for Generation {
                     if let Some(failure) = failure {
                         return Some(Err(failure));
                     }
-                    self.characters.finish()
+                    let text = self.characters.finish();
+                    return (!text.is_empty()).then_some(Ok(Piece { text, token: None, logprobs: None }));
                 }
-            };
-            if !piece.is_empty() {
-                return Some(Ok(piece));
+            }
+        }
+    }
+}
+
+impl Iterator for Generation {
+    type Item = Result<String, Error>;
+
+    /// Waits for more text; `None` at the end.
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.next_piece()? {
+                Ok(piece) if piece.text.is_empty() => {}
+                piece => return Some(piece.map(|piece| piece.text)),
             }
         }
     }

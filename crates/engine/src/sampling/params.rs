@@ -1,18 +1,25 @@
 //! What a request says about sampling.
 
-use super::{Penalties, SampleSpec};
+use super::{Adjust, Penalties, SampleSpec};
+use crate::executor::TokenId;
+use crate::request::RequestError;
 
 /// How a request wants its tokens chosen; see [the specification](crate::sampling).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
     /// Flattens the distribution above 1, sharpens it below; 0 is greedy. Finite, not negative.
     pub temperature: f32,
     /// Keep the k most probable tokens; 0 keeps all.
     pub top_k: u32,
+    /// Keep the most typical tokens, those whose information is nearest to its expectation, that together have this
+    /// probability; 0 to 1, 1 keeps all.
+    pub typical_p: f32,
     /// Keep the most probable tokens that together have this probability; 0 to 1, 1 keeps all.
     pub top_p: f32,
     /// Keep tokens with at least this share of the largest probability; 0 to 1, 0 keeps all.
     pub min_p: f32,
+    /// Added to the logits of tokens, before all else; −∞ forbids a token. Neither NaN nor +∞.
+    pub logit_bias: Vec<(TokenId, f32)>,
     /// Divides (positive) or multiplies (others) the logit of a token in the penalty window; above 0, 1 does nothing.
     pub repetition_penalty: f32,
     /// Subtracted for every occurrence in the penalty window; −2 to 2.
@@ -30,8 +37,10 @@ impl Default for SamplingParams {
         SamplingParams {
             temperature: 0.8,
             top_k: 40,
+            typical_p: 1.0,
             top_p: 0.95,
             min_p: 0.05,
+            logit_bias: Vec::new(),
             repetition_penalty: 1.0,
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
@@ -49,8 +58,19 @@ impl SamplingParams {
 
     /// What chooses the token at `position`, penalties apart.
     pub fn spec(&self, seed: u64, position: usize) -> SampleSpec {
-        let Self { temperature, top_k, top_p, min_p, .. } = *self;
-        SampleSpec { temperature, top_k, top_p, min_p, seed, position: position as u64 }
+        let Self { temperature, top_k, typical_p, top_p, min_p, .. } = *self;
+        SampleSpec { temperature, top_k, typical_p, top_p, min_p, seed, position: position as u64 }
+    }
+
+    /// What happens to the logits before, given all tokens so far.
+    pub fn adjust<'a>(&'a self, tokens: &'a [TokenId]) -> Adjust<'a> {
+        let window = &tokens[tokens.len().saturating_sub(self.penalty_window)..];
+        Adjust { bias: &self.logit_bias, penalties: self.penalties().map(|penalties| (penalties, window)) }
+    }
+
+    /// Whether [`SamplingParams::spec`] is all there is to it and a device may sample by itself.
+    pub fn device_can(&self) -> bool {
+        self.logit_bias.is_empty() && self.penalties().is_none() && self.typical_p == 1.0
     }
 
     /// The penalties, if they do anything.
@@ -61,5 +81,44 @@ impl SamplingParams {
             presence: self.presence_penalty,
         };
         (penalties != Penalties::NONE && self.penalty_window > 0).then_some(penalties)
+    }
+
+    /// Checks the range of every field; `vocab` is the number of tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Range`] and [`RequestError::Token`], with the field's name.
+    pub fn validate(&self, vocab: usize) -> Result<(), RequestError> {
+        type Check = (&'static str, f32, fn(f32) -> bool, &'static str);
+        let unit: fn(f32) -> bool = |x| (0.0..=1.0).contains(&x);
+        let two: fn(f32) -> bool = |x| (-2.0..=2.0).contains(&x);
+        let checks: [Check; 7] = [
+            ("temperature", self.temperature, |x| x >= 0.0 && x.is_finite(), "finite and at least 0"),
+            ("typical_p", self.typical_p, unit, "between 0 and 1"),
+            ("top_p", self.top_p, unit, "between 0 and 1"),
+            ("min_p", self.min_p, unit, "between 0 and 1"),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                |x| x > 0.0 && x.is_finite(),
+                "finite and above 0",
+            ),
+            ("frequency_penalty", self.frequency_penalty, two, "between -2 and 2"),
+            ("presence_penalty", self.presence_penalty, two, "between -2 and 2"),
+        ];
+        if let Some((field, found, _, bound)) = checks.into_iter().find(|(_, found, holds, _)| !holds(*found))
+        {
+            return Err(RequestError::Range { field, found, bound });
+        }
+        let field = "logit_bias";
+        for &(id, found) in &self.logit_bias {
+            if id as usize >= vocab {
+                return Err(RequestError::Token { field, id, vocab });
+            }
+            if found.is_nan() || found == f32::INFINITY {
+                return Err(RequestError::Range { field, found, bound: "finite or -inf" });
+            }
+        }
+        Ok(())
     }
 }

@@ -16,10 +16,14 @@ fn naive(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Option<Toke
     if spec.temperature == 0.0 {
         return Some(first as TokenId);
     }
-    let w = |id: usize, t: f32| weight(logits[id], logits[first], t);
     if spec.top_k > 0 {
         tokens.truncate(spec.top_k as usize);
     }
+    if spec.typical_p < 1.0 {
+        naive_typical(logits, spec.typical_p, &mut tokens);
+    }
+    let first = tokens[0];
+    let w = |id: usize, t: f32| weight(logits[id], logits[first], t);
     if spec.top_p < 1.0 {
         let total: u64 = tokens.iter().map(|&id| w(id, 1.0)).sum();
         let goal = (f64::from(spec.top_p) * total as f64).ceil() as u64;
@@ -45,6 +49,27 @@ fn naive(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Option<Toke
     None
 }
 
+/// Step 3 of it, on tokens in the order of their ranks.
+fn naive_typical(logits: &[f32], typical_p: f32, tokens: &mut Vec<usize>) {
+    let m = logits[tokens[0]];
+    let w = |id: usize| i128::from(weight(logits[id], m, 1.0));
+    let below = |id: usize| if logits[id] == m { 0.0 } else { f64::from(logits[id]) - f64::from(m) };
+    let total: i128 = tokens.iter().map(|&id| w(id)).sum();
+    let products: i128 = tokens
+        .iter()
+        .filter(|&&id| w(id) > 0)
+        .map(|&id| (w(id) as f64 * below(id) * 1_048_576.0).trunc() as i128)
+        .sum();
+    let mean = products as f64 / 1_048_576.0 / total as f64;
+    let mut typical = tokens.clone();
+    // The sort is stable: ties stay in the order of ranks.
+    typical.sort_by(|&a, &b| (below(a) - mean).abs().total_cmp(&(below(b) - mean).abs()));
+    let goal = (f64::from(typical_p) * total as f64).ceil() as i128;
+    let needed = (1..=typical.len()).find(|&n| typical[..n].iter().map(|&id| w(id)).sum::<i128>() >= goal);
+    typical.truncate(needed.unwrap_or(typical.len()));
+    tokens.retain(|id| typical.contains(id));
+}
+
 fn logit() -> impl Strategy<Value = f32> {
     prop_oneof![
         4 => -12.0f32..12.0,
@@ -57,10 +82,12 @@ fn spec() -> impl Strategy<Value = SampleSpec> {
     let share = || prop_oneof![Just(0.0f32), Just(1.0f32), 0.0f32..1.0];
     let temperature = prop_oneof![1 => Just(0.0f32), 1 => Just(1e-30f32), 4 => 0.05f32..4.0];
     let k = prop_oneof![Just(0u32), Just(1u32), 1u32..600, Just(u32::MAX)];
-    (temperature, k, share(), share(), any::<u64>(), any::<u64>()).prop_map(
-        |(temperature, top_k, top_p, min_p, seed, position)| SampleSpec {
+    let typical = prop_oneof![2 => Just(1.0f32), 1 => Just(0.0f32), 3 => 0.0f32..1.0];
+    (temperature, k, typical, share(), share(), any::<u64>(), any::<u64>()).prop_map(
+        |(temperature, top_k, typical_p, top_p, min_p, seed, position)| SampleSpec {
             temperature,
             top_k,
+            typical_p,
             top_p,
             min_p,
             seed,
@@ -79,6 +106,41 @@ proptest! {
         let mask = mask.as_deref();
         let expected = naive(&logits, &spec, mask).ok_or(SampleError::NoCandidate);
         prop_assert_eq!(sample(&logits, &spec, mask, &mut Scratch::default()), expected);
+    }
+
+    /// The paper's definition, with logarithms and the entropy.
+    #[test]
+    fn typical_is_nearness_to_the_entropy(
+        logits in proptest::collection::vec(-6.0f32..6.0, 1..300),
+        typical_p in 0.01f32..0.99,
+    ) {
+        let max = logits.iter().copied().fold(f32::MIN, f32::max);
+        let total: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
+        let p: Vec<f64> = logits.iter().map(|&l| f64::from(l - max).exp() / total).collect();
+        let entropy: f64 = p.iter().map(|p| -p * p.ln()).sum();
+        let mut order: Vec<usize> = (0..p.len()).collect();
+        let distance = |id: usize| (-p[id].ln() - entropy).abs();
+        order.sort_by(|&a, &b| distance(a).total_cmp(&distance(b)));
+        let mut sum = 0.0;
+        let kept = order.iter().take_while(|&&id| { let go_on = sum < f64::from(typical_p); sum += p[id]; go_on });
+        let mut expected: Vec<usize> = kept.copied().collect();
+        let mut ranks = Vec::new();
+        top_k(&logits, None, 0, &mut ranks);
+        typical(&logits, max, typical_p, &mut ranks, &mut Vec::new());
+        let mut found: Vec<usize> = ranks.into_iter().map(|rank| id_of(rank) as usize).collect();
+        // The two round differently: only where the border is clear must they agree.
+        let clear = order.get(expected.len()).is_none_or(|&next| {
+            let last = expected.last().copied().unwrap_or(next);
+            distance(next) - distance(last) > 1e-4
+        });
+        let reached: f64 = expected.iter().map(|&id| p[id]).sum();
+        let before = reached - expected.last().map_or(0.0, |&id| p[id]);
+        let share = f64::from(typical_p);
+        if clear && (reached - share).abs() > 1e-5 && (before - share).abs() > 1e-5 {
+            expected.sort_unstable();
+            found.sort_unstable();
+            prop_assert_eq!(found, expected);
+        }
     }
 
     #[test]
@@ -119,6 +181,33 @@ fn draws_follow_the_distribution() {
     assert_eq!(histogram(&logits, SampleSpec { top_p: 0.7, ..FREE }, n)[2..], [0, 0]);
     let counts = histogram(&logits, SampleSpec { min_p: 0.25, ..FREE }, n);
     assert!(counts[2] > 0 && counts[3] == 0);
+}
+
+/// Distributions and results of `test_typical` in llama.cpp's `tests/test-sampling.cpp`.
+#[test]
+fn typical_keeps_what_llama_cpp_keeps() {
+    let kept = |p: &[f32], typical_p| {
+        let logits: Vec<f32> = p.iter().map(|p| p.ln()).collect();
+        let counts = histogram(&logits, SampleSpec { typical_p, ..FREE }, 2000);
+        counts.iter().map(|&count| count > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&[0.97, 0.01, 0.01, 0.01], 0.5), [true, false, false, false]);
+    assert_eq!(kept(&[0.4, 0.2, 0.2, 0.2], 0.5), [false, true, true, true]);
+}
+
+#[test]
+fn typical_comes_after_top_k_and_before_top_p() {
+    let logits = [0.4f32, 0.2, 0.2, 0.2].map(f32::ln);
+    // Of the two that top-k leaves, the first has the larger weight and is nearer to the mean.
+    let spec = SampleSpec { typical_p: 0.5, top_k: 2, ..FREE };
+    assert_eq!(histogram(&logits, spec, 200), [200, 0, 0, 0]);
+    // Without the first, which typical drops, each of the others is all of 0.3; top-p 0.5 keeps two of three.
+    let spec = SampleSpec { typical_p: 0.5, top_p: 0.5, ..FREE };
+    let counts = histogram(&logits, spec, 200);
+    assert!(counts[0] == 0 && counts[1] > 0 && counts[2] > 0 && counts[3] == 0, "{counts:?}");
+    // Min-p is relative to the largest that is left: half of 0.4 would be above all of them.
+    let spec = SampleSpec { typical_p: 0.5, min_p: 0.9, ..FREE };
+    assert!(histogram(&logits, spec, 200)[1..].iter().all(|&count| count > 0));
 }
 
 #[test]
@@ -189,6 +278,8 @@ fn what_cannot_be_sampled_is_an_error() {
     assert_eq!(fails(&[1.0; 33], FREE, Some(&[!0])), SampleError::Mask { expected: 2, found: 1 });
     let spec = SampleSpec { temperature: f32::NAN, ..FREE };
     assert_eq!(fails(&[1.0], spec, None), SampleError::Spec { field: "temperature" });
+    let spec = SampleSpec { typical_p: 1.1, ..FREE };
+    assert_eq!(fails(&[1.0], spec, None), SampleError::Spec { field: "typical_p" });
     let spec = SampleSpec { top_p: -0.1, ..FREE };
     assert_eq!(fails(&[1.0], spec, None), SampleError::Spec { field: "top_p" });
     let spec = SampleSpec { min_p: 1.5, ..FREE };

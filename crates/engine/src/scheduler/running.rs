@@ -9,7 +9,7 @@ use crate::event::{Canceller, Event, FinishReason, Sink, Stopped, Timings, Usage
 use crate::executor::{SeqId, StepId, TokenId, Tokens, Want};
 use crate::kv::Sequence;
 use crate::request::Request;
-use crate::sampling::{Logprobs, SampleError, Scratch, logprobs, sample, sample_penalized};
+use crate::sampling::{Logprobs, SampleError, Scratch, logprobs, sample_adjusted};
 use crate::stop::StopMatcher;
 
 /// A valid request on its way to the executor.
@@ -122,7 +122,7 @@ impl Running {
         let request = &self.job.request;
         if end < self.tokens.len() {
             Want::Nothing
-        } else if request.logprobs.is_some() || request.sampling.penalties().is_some() {
+        } else if request.logprobs.is_some() || !request.sampling.device_can() {
             Want::Logits
         } else {
             Want::Token(request.sampling.spec(self.seed, end))
@@ -137,13 +137,7 @@ impl Running {
     ) -> Result<(TokenId, Option<Logprobs>), SampleError> {
         let Request { sampling, logprobs: top, .. } = &self.job.request;
         let spec = sampling.spec(self.seed, self.tokens.len());
-        let id = match sampling.penalties() {
-            None => sample(logits, &spec, None, scratch)?,
-            Some(penalties) => {
-                let window = &self.tokens[self.tokens.len().saturating_sub(sampling.penalty_window)..];
-                sample_penalized(logits, (window, &penalties), &spec, None, scratch)?
-            }
-        };
+        let id = sample_adjusted(logits, &sampling.adjust(&self.tokens), &spec, None, scratch)?;
         Ok((id, top.map(|top| logprobs(logits, id, top.into()))))
     }
 

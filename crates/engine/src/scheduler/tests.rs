@@ -10,7 +10,7 @@ use crate::event::{Canceller, Source, Stopped, channel};
 use crate::executor::{CacheGroup, Tokens};
 use crate::fake::FakeExecutor;
 use crate::request::{Request, Stop};
-use crate::sampling::{SamplingParams, logprobs, sample, sample_penalized};
+use crate::sampling::{SamplingParams, bias, logprobs, penalize, sample};
 
 const VOCAB: usize = 32;
 
@@ -42,10 +42,12 @@ fn oracle(request: &Request, seed: u64, capacity: usize) -> Outcome {
         let sampling = &request.sampling;
         let spec = sampling.spec(seed, tokens.len());
         let window = &tokens[tokens.len().saturating_sub(sampling.penalty_window)..];
-        let id = match sampling.penalties() {
-            Some(penalties) => sample_penalized(&logits, (window, &penalties), &spec, None, &mut scratch),
-            None => sample(&logits, &spec, None, &mut scratch),
-        };
+        let mut adjusted = logits.clone();
+        bias(&mut adjusted, &sampling.logit_bias);
+        if let Some(penalties) = sampling.penalties() {
+            penalize(&mut adjusted, window, &penalties, &mut scratch);
+        }
+        let id = sample(&adjusted, &spec, None, &mut scratch);
         let id = id.unwrap();
         tokens.push(id);
         out.ids.push(id);
@@ -152,12 +154,14 @@ fn outcome(events: Vec<Event>) -> Outcome {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let sampling = (any::<u64>(), 0..3, 0..4).prop_map(|(seed, temperature, penalties)| SamplingParams {
+    let sampling = (any::<u64>(), 0..3, 0..6).prop_map(|(seed, temperature, extra)| SamplingParams {
         temperature: temperature as f32,
         seed: Some(seed),
-        repetition_penalty: if penalties == 1 { 1.5 } else { 1.0 },
-        frequency_penalty: if penalties == 2 { 0.5 } else { 0.0 },
+        repetition_penalty: if extra == 1 { 1.5 } else { 1.0 },
+        frequency_penalty: if extra == 2 { 0.5 } else { 0.0 },
         penalty_window: 9,
+        typical_p: if extra == 3 { 0.6 } else { 1.0 },
+        logit_bias: if extra == 4 { vec![(3, 2.0), (5, f32::NEG_INFINITY)] } else { vec![] },
         ..SamplingParams::default()
     });
     let stop = (

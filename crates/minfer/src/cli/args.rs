@@ -179,12 +179,19 @@ pub(super) struct SamplingArgs {
     /// Keep the K most probable tokens; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = SamplingParams::default().top_k)]
     pub top_k: u32,
+    /// Keep the most typical tokens, those nearest to the expected surprise, that together have this probability; 1
+    /// keeps all
+    #[arg(long = "typical", alias = "typical-p", value_name = "P", default_value_t = SamplingParams::default().typical_p)]
+    pub typical_p: f32,
     /// Keep the most probable tokens that together have this probability
     #[arg(long, value_name = "P", default_value_t = SamplingParams::default().top_p)]
     pub top_p: f32,
     /// Keep tokens with at least this share of the largest probability
     #[arg(long, value_name = "P", default_value_t = SamplingParams::default().min_p)]
     pub min_p: f32,
+    /// Add to a token's logit, like `42+5`, `42-1.5` or `42-inf`, which forbids it; may be given several times
+    #[arg(short = 'l', long, value_name = "ID±BIAS", value_parser = parse_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
     /// Divides the logits of recent tokens; 1 does nothing
     #[arg(long, value_name = "R", default_value_t = SamplingParams::default().repetition_penalty)]
     pub repeat_penalty: f32,
@@ -208,13 +215,41 @@ impl SamplingArgs {
         SamplingParams {
             temperature: self.temp,
             top_k: self.top_k,
+            typical_p: self.typical_p,
             top_p: self.top_p,
             min_p: self.min_p,
+            logit_bias: self.logit_bias.clone(),
             repetition_penalty: self.repeat_penalty,
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
             penalty_window: self.repeat_last_n,
             seed: self.seed,
+        }
+    }
+}
+
+/// `42+5`, `42-1.5`, `42-inf`: llama.cpp's spelling.
+fn parse_bias(given: &str) -> Result<(u32, f32), String> {
+    let expected = || "expected a token's id and what to add, like 42+5 or 42-inf".to_owned();
+    let at = given.find(['+', '-']).ok_or_else(expected)?;
+    let (id, bias) = given.split_at(at);
+    match (id.parse(), bias.parse()) {
+        (Ok(id), Ok(bias)) if bias < f32::INFINITY => Ok((id, bias)),
+        _ => Err(expected()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bias_is_an_id_and_a_signed_number() {
+        assert_eq!(parse_bias("42+5"), Ok((42, 5.0)));
+        assert_eq!(parse_bias("0-1.5"), Ok((0, -1.5)));
+        assert_eq!(parse_bias("7-inf"), Ok((7, f32::NEG_INFINITY)));
+        for bad in ["", "42", "42=5", "+5", "a+5", "42+x", "42+inf", "42+nan", "-1+5", "4294967296+1"] {
+            assert!(parse_bias(bad).is_err(), "{bad}");
         }
     }
 }

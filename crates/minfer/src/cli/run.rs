@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use minfer::cpu::CpuOptions;
-use minfer::engine::FinishReason;
+use minfer::engine::{FinishReason, MAX_TOP_LOGPROBS};
 use minfer::gguf::Gguf;
 use minfer::model::LoadOptions;
+use minfer::tokenizer::Tokenizer;
 use minfer::{Generate, Generation, Llm, Message, Options, Summary};
+
+use serde_json::{Value, json};
 
 use super::Outcome;
 use super::args::{
@@ -47,6 +50,9 @@ pub(super) struct Args {
     /// End before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// Print a JSON object per token instead of the text: its log-probability, and the N most probable tokens
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MAX_TOP_LOGPROBS)))]
+    logprobs: Option<u8>,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -68,11 +74,15 @@ impl Args {
             max_tokens: self.n_predict,
             sampling: self.sampling.params(),
             stop: self.stop.clone(),
+            logprobs: self.logprobs,
         };
         let mut generation = llm.generate(tokens, &options).context("cannot generate")?;
         let canceller = generation.canceller();
         on_interrupt(move || canceller.cancel())?;
-        let streamed = stream(&mut generation);
+        let streamed = match self.logprobs {
+            Some(_) => stream_logprobs(&mut generation, llm.tokenizer()),
+            None => stream(&mut generation),
+        };
         if let Some(summary) = generation.summary() {
             self.summarize(&llm, summary);
         }
@@ -171,4 +181,24 @@ fn stream(generation: &mut Generation) -> Result<()> {
     }
     out.write_all(b"\n")?;
     Ok(out.flush()?)
+}
+
+/// Writes a JSON object per token. Natural logarithms of the softmax of the model's own logits, before all sampling.
+fn stream_logprobs(generation: &mut Generation, tokenizer: &Tokenizer) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    while let Some(piece) = generation.next_piece() {
+        let piece = piece?;
+        let (Some(id), Some(logprobs)) = (piece.token, piece.logprobs) else { continue };
+        let mut line = scored(tokenizer, id, logprobs.chosen);
+        line["top"] = logprobs.top.iter().map(|&(id, logprob)| scored(tokenizer, id, logprob)).collect();
+        writeln!(out, "{line}")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// A token, its text (U+FFFD for what is not UTF-8) and exact bytes, and its log-probability: `null` for −∞.
+fn scored(tokenizer: &Tokenizer, id: u32, logprob: f32) -> Value {
+    let bytes = tokenizer.token_bytes(id);
+    json!({"id": id, "token": String::from_utf8_lossy(&bytes), "bytes": *bytes, "logprob": logprob})
 }

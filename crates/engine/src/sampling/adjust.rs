@@ -1,0 +1,69 @@
+//! What happens to logits before a token is chosen from them.
+
+use super::{Penalties, Scratch, penalize};
+use crate::executor::TokenId;
+
+/// Adjustments of the logits: first the biases, in order, then the penalties.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Adjust<'a> {
+    /// Added to the logits of tokens; −∞ forbids one.
+    pub bias: &'a [(TokenId, f32)],
+    /// Penalties, and the tokens that occurred lately.
+    pub penalties: Option<(Penalties, &'a [TokenId])>,
+}
+
+impl Adjust<'_> {
+    /// Whether it leaves all logits as they are.
+    pub fn is_nothing(&self) -> bool {
+        self.bias.is_empty() && self.penalties.is_none()
+    }
+
+    /// Applies it.
+    pub fn apply(&self, logits: &mut [f32], scratch: &mut Scratch) {
+        bias(logits, self.bias);
+        if let Some((penalties, window)) = &self.penalties {
+            penalize(logits, window, penalties, scratch);
+        }
+    }
+}
+
+/// Adds biases to logits, in f32 and in order; tokens outside the vocabulary are passed over. A bias of −∞ makes any
+/// logit −∞ but NaN, which stays what it is.
+pub fn bias(logits: &mut [f32], biases: &[(TokenId, f32)]) {
+    for &(token, bias) in biases {
+        let Some(logit) = logits.get_mut(token as usize) else { continue };
+        *logit = if bias == f32::NEG_INFINITY && !logit.is_nan() { bias } else { *logit + bias };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{SampleError, SampleSpec, sample_adjusted};
+    use super::*;
+
+    const INF: f32 = f32::INFINITY;
+
+    #[test]
+    fn biases_are_added_in_order() {
+        let mut logits = [1.0, 2.0, INF, f32::NAN, 5.0];
+        bias(&mut logits, &[(0, 0.5), (0, 0.25), (1, -INF), (1, 100.0), (2, -INF), (3, -INF), (99, 1.0)]);
+        assert_eq!((logits[0], logits[1], logits[2], logits[4]), (1.75, -INF, -INF, 5.0));
+        assert!(logits[3].is_nan());
+    }
+
+    #[test]
+    fn biases_come_before_penalties_and_both_before_the_choice() {
+        let greedy = |bias: &[(TokenId, f32)], window: &[TokenId]| {
+            let penalties = Penalties { repetition: 2.0, ..Penalties::NONE };
+            let adjust = Adjust { bias, penalties: (!window.is_empty()).then_some((penalties, window)) };
+            sample_adjusted(&[2.0, 3.0], &adjust, &SampleSpec::GREEDY, None, &mut Scratch::default())
+        };
+        assert_eq!(greedy(&[], &[]), Ok(1));
+        assert_eq!(greedy(&[(0, 1.5)], &[]), Ok(0));
+        assert_eq!(greedy(&[(1, -INF)], &[]), Ok(0));
+        assert_eq!(greedy(&[(0, -INF), (1, -INF)], &[]), Err(SampleError::NoCandidate));
+        // (3 + 4) / 2 = 3.5 is above 2; 3 / 2 + 4 would be too, but (3 + 0.9) / 2 is not, and 3 / 2 + 0.9 would be.
+        assert_eq!(greedy(&[(1, 4.0)], &[1]), Ok(1));
+        assert_eq!(greedy(&[(1, 0.9)], &[1]), Ok(0));
+    }
+}
