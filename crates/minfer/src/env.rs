@@ -24,6 +24,11 @@ pub fn minfer_log() -> Option<String> {
     std::env::var("MINFER_LOG").ok().filter(|v| !v.is_empty())
 }
 
+/// `$HF_TOKEN`: a token of the Hugging Face hub, for private and gated repositories.
+pub fn hf_token() -> Option<String> {
+    std::env::var("HF_TOKEN").ok().map(|v| v.trim().to_owned()).filter(|v| !v.is_empty())
+}
+
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
 }

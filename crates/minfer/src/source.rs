@@ -1,4 +1,4 @@
-//! Where a model comes from: a path, or a named model that is fetched once and kept in a cache.
+//! Where a model comes from: a path, or a place that it is fetched from once and then kept in a cache.
 //!
 //! ```no_run
 //! use minfer::source::{Cache, Source};
@@ -9,20 +9,40 @@
 //! # Ok::<(), minfer::source::SourceError>(())
 //! ```
 //!
-//! Whatever is fetched is checked against a SHA-256 that is part of this program, and appears in the cache by one
-//! atomic rename: a file of the cache is whole, or it is not there.
+//! A named model is checked against a SHA-256 that is part of this program, a file of the hub against the one that the
+//! hub tells, any other at least against the length that its server announced and for being a whole GGUF file. It
+//! appears in the cache by one atomic rename: what is in the cache is whole, or it is not there.
 
 mod cache;
+#[cfg(feature = "fetch")]
+mod download;
+mod error;
+#[cfg(feature = "fetch")]
+mod http;
+mod hub;
 mod join;
 mod named;
+mod network;
 mod pip;
+#[cfg(feature = "fetch")]
+mod remote;
+mod store;
+mod url;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use url::Url;
+
 pub use cache::Cache;
+pub use error::SourceError;
+pub use hub::HubModel;
 pub use named::{NAMED, NamedModel, Part};
+pub use network::Network;
+#[doc(hidden)]
+pub use network::Patience;
+pub use store::Entry;
 
 /// Name of the model that is used where none was given.
 pub const DEFAULT_MODEL: &str = "smollm2";
@@ -34,6 +54,42 @@ pub enum Source {
     Path(PathBuf),
     /// A model of [`NAMED`], carried by packages of the Python package index.
     Pip(&'static NamedModel),
+    /// A model of the Hugging Face hub.
+    Hub(HubModel),
+    /// A file that a URL leads to.
+    Web(WebModel),
+}
+
+/// A GGUF file on a server, or the first part of a split one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebModel {
+    url: Url,
+    /// From a fragment `#sha256=…` of the URL; in lower case.
+    sha256: Option<String>,
+}
+
+impl WebModel {
+    /// Reads an `https` URL, or an `http` URL of this machine, with or without `#sha256=…`.
+    fn parse(given: &str) -> Result<WebModel, SourceError> {
+        let bad = |why: String| SourceError::BadUrl { given: given.to_owned(), why };
+        let sha256 = match given.split_once("#sha256=") {
+            Some((_, hash)) => Some(
+                hub::sha256_hex(hash)
+                    .ok_or_else(|| bad("its sha256 is not 64 hexadecimal digits".to_owned()))?,
+            ),
+            None => None,
+        };
+        Ok(WebModel { url: Url::parse(given).map_err(bad)?, sha256 })
+    }
+}
+
+impl fmt::Display for WebModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.sha256 {
+            Some(sha256) => write!(f, "{}#sha256={sha256}", self.url),
+            None => self.url.fmt(f),
+        }
+    }
 }
 
 /// How far a fetch has come.
@@ -44,6 +100,13 @@ pub enum Progress {
     /// Bytes that have arrived so far, of about `total`.
     Downloading {
         /// Bytes on disk.
+        done: u64,
+        /// Size of the finished file; 0 if the server does not tell.
+        total: u64,
+    },
+    /// Bytes read back and hashed so far.
+    Checking {
+        /// Bytes hashed.
         done: u64,
         /// Size of the finished file.
         total: u64,
@@ -57,115 +120,11 @@ pub enum Progress {
     },
 }
 
-/// Why there is no model file.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SourceError {
-    /// A source `scheme:…` that is not known.
-    #[error("unknown model source '{given}': expected a path, or {known}")]
-    UnknownScheme {
-        /// What was asked for.
-        given: String,
-        /// What would have worked.
-        known: String,
-    },
-    /// `pip:NAME` with a name that is not in the table.
-    #[error("no model is named '{name}': expected a path, or {known}")]
-    UnknownName {
-        /// What was asked for.
-        name: String,
-        /// What would have worked.
-        known: String,
-    },
-    /// A path that is not there.
-    #[error("{}: no such file (models that can be fetched by name: {known})", path.display())]
-    NoSuchFile {
-        /// The path.
-        path: PathBuf,
-        /// What can be fetched.
-        known: String,
-    },
-    /// No variable says where the cache should be.
-    #[error(
-        "no directory for fetched models: set MINFER_CACHE, XDG_CACHE_HOME or HOME, or pass a path to a GGUF file"
-    )]
-    NoCacheDir,
-    /// An operation on a file failed.
-    #[error("cannot {what} {}: {}", path.display(), describe_io(error))]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// The system's answer.
-        error: std::io::Error,
-    },
-    /// No pip on this machine.
-    #[error(
-        "no pip found to fetch '{model}' with (tried {tried}): install pip, or pass a path to a GGUF file"
-    )]
-    NoPip {
-        /// The model.
-        model: &'static str,
-        /// The commands that were tried.
-        tried: String,
-    },
-    /// pip gave up.
-    #[error("`{command}` failed ({status}); a path to a GGUF file works without it{tail}")]
-    PipFailed {
-        /// The command line.
-        command: String,
-        /// Its exit status.
-        status: String,
-        /// The last lines it printed, each on a line of its own.
-        tail: String,
-    },
-    /// pip succeeded but the wheel is not there.
-    #[error("pip downloaded no wheel of {package}=={version}")]
-    WheelMissing {
-        /// The package.
-        package: &'static str,
-        /// Its version.
-        version: &'static str,
-    },
-    /// A wheel that cannot be read.
-    #[error("{}: {what}", path.display())]
-    BadWheel {
-        /// The wheel.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// The joined file is not the one that was expected. It has been deleted.
-    #[error(
-        "'{model}' has arrived with other bytes than expected ({what} {found}, expected {expected}); deleted it"
-    )]
-    WrongContent {
-        /// The model.
-        model: &'static str,
-        /// The property that differs: "size" or "sha256".
-        what: &'static str,
-        /// As it should be.
-        expected: String,
-        /// As it was.
-        found: String,
-    },
-}
-
-/// The system's message, with the one case named that a user can act on.
-fn describe_io(e: &std::io::Error) -> String {
-    match e.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            format!("{e}: free some space, or set MINFER_CACHE to a larger file system")
-        }
-        _ => e.to_string(),
-    }
-}
-
 impl FromStr for Source {
     type Err = SourceError;
 
-    /// Reads `pip:NAME`, a path, or the bare name of a [`NAMED`] model if no such path exists.
+    /// Reads `pip:NAME`, `hf:ORG/REPO`, `hf:ORG/REPO:QUANT`, `hf:ORG/REPO/FILE`, a URL, a path, or the bare name of a
+    /// [`NAMED`] model if no such path exists.
     fn from_str(given: &str) -> Result<Self, SourceError> {
         if let Some(name) = given.strip_prefix("pip:") {
             return named::find(name)
@@ -177,6 +136,13 @@ impl FromStr for Source {
         }
         if let Some(model) = named::find(given) {
             return Ok(Source::Pip(model));
+        }
+        if let Some(name) = given.strip_prefix("hf:") {
+            return HubModel::parse(name).map(Source::Hub);
+        }
+        if ["https:", "http:"].iter().any(|s| given.get(..s.len()).is_some_and(|g| g.eq_ignore_ascii_case(s)))
+        {
+            return WebModel::parse(given).map(Source::Web);
         }
         if has_scheme(given) {
             return Err(SourceError::UnknownScheme { given: given.to_owned(), known: named::listed() });
@@ -199,6 +165,8 @@ impl fmt::Display for Source {
         match self {
             Source::Path(path) => path.display().fmt(f),
             Source::Pip(model) => write!(f, "pip:{}", model.name),
+            Source::Hub(model) => model.fmt(f),
+            Source::Web(model) => model.fmt(f),
         }
     }
 }
@@ -214,11 +182,18 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Any [`SourceError`]; the cache is then as it was before.
+    /// Any [`SourceError`]. The cache then has no new model; the part of a file that has arrived from a server is kept
+    /// for the next attempt.
     pub fn fetch(&self, cache: &Cache, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, SourceError> {
         match self {
             Source::Path(path) => self.existing(path),
             Source::Pip(model) => cache.get_or_fetch(model, progress, pip::download),
+            #[cfg(feature = "fetch")]
+            Source::Hub(model) => remote::hub_model(model, cache, progress),
+            #[cfg(feature = "fetch")]
+            Source::Web(model) => remote::web_model(model, cache, progress),
+            #[cfg(not(feature = "fetch"))]
+            Source::Hub(_) | Source::Web(_) => self.local(cache)?.ok_or(SourceError::NoFetch),
         }
     }
 
@@ -231,6 +206,8 @@ impl Source {
         match self {
             Source::Path(path) => self.existing(path).map(Some),
             Source::Pip(model) => Ok(cache.get(model)),
+            Source::Hub(model) => Ok(cache.find(&model.to_string()).map(|(_, path)| path)),
+            Source::Web(model) => Ok(cache.find(&model.url.to_string()).map(|(_, path)| path)),
         }
     }
 
@@ -238,7 +215,11 @@ impl Source {
         if path.exists() {
             return Ok(path.to_owned());
         }
-        Err(SourceError::NoSuchFile { path: path.to_owned(), known: named::listed() })
+        let hint = match path.to_str().filter(|p| !p.ends_with(".gguf")).map(HubModel::parse) {
+            Some(Ok(model)) => format!("did you mean {model}? "),
+            _ => String::new(),
+        };
+        Err(SourceError::NoSuchFile { path: path.to_owned(), hint, known: named::listed() })
     }
 }
 
@@ -253,9 +234,19 @@ mod tests {
         assert_eq!("a/b.gguf".parse::<Source>().ok(), Some(Source::Path("a/b.gguf".into())));
         assert_eq!("C:\\b.gguf".parse::<Source>().ok(), Some(Source::Path("C:\\b.gguf".into())));
         assert_eq!(Source::default().to_string(), "pip:smollm2");
-        for bad in ["hf:org/repo", "https://example.org/a.gguf", "pip:nothing"] {
+        for good in ["hf:org/repo", "hf:org/repo:Q8_0", "https://example.org/a.gguf", "http://127.0.0.1:80/a"]
+        {
+            assert_eq!(good.parse::<Source>().unwrap().to_string(), good.replace(":80", ""));
+        }
+        for (bad, what) in [
+            ("ollama:x", "pip:smollm2"),
+            ("pip:nothing", "pip:smollm2"),
+            ("hf:x", "hf:ORG/REPO:QUANT"),
+            ("http://example.org/a.gguf", "use https"),
+            ("https://example.org/a.gguf#sha256=12", "64 hexadecimal digits"),
+        ] {
             let e = bad.parse::<Source>().expect_err(bad).to_string();
-            assert!(e.contains("pip:smollm2"), "{e}");
+            assert!(e.contains(what), "{e}");
         }
     }
 
@@ -269,5 +260,7 @@ mod tests {
         assert_eq!(source.fetch(&cache, &mut |_| {}).unwrap(), odd);
         let e = Source::Path("no/such.gguf".into()).fetch(&cache, &mut |_| {}).unwrap_err();
         assert!(e.to_string().starts_with("no/such.gguf: no such file"), "{e}");
+        let e = Source::Path("org/repo:Q8_0".into()).fetch(&cache, &mut |_| {}).unwrap_err().to_string();
+        assert!(e.contains("did you mean hf:org/repo:Q8_0?"), "{e}");
     }
 }

@@ -76,6 +76,7 @@ impl FetchBar {
                 return;
             }
             Progress::Downloading { done, total } => ("fetching", done, total),
+            Progress::Checking { done, total } => ("checking", done, total),
             Progress::Unpacking { done, total } => ("unpacking", done, total),
         };
         if self.bar.is_none() && !stderr_is_terminal() {
@@ -83,6 +84,7 @@ impl FetchBar {
         }
         let bar = self.bar.get_or_insert_with(|| bar(total, ""));
         bar.set_message(format!("{what} {}", self.name));
+        bar.set_length(total.max(done));
         bar.set_position(done);
     }
 }

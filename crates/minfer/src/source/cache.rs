@@ -1,30 +1,42 @@
 //! The directory of fetched models.
 //!
-//! One file per model, named after the model and its hash. Everything that is not finished lies in a staging
-//! directory beside it, which the next fetch of that model clears away; a lock file keeps two processes apart.
+//! A named model is one file, called after the model and its hash; what came from a server is a folder (see `store`).
+//! Everything that is not finished lies in a staging directory beside it; a lock file keeps two processes apart.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use super::{NamedModel, Progress, SourceError, join};
+use super::error::io;
+use super::{NamedModel, Network, Progress, SourceError, join};
 use crate::env;
 
 /// Hexadecimal digits of the hash that a file name shows.
 const HASH_DIGITS: usize = 12;
 
+/// How the staging directories of named models begin.
+pub(super) const STAGING: &str = ".fetching-";
+
 /// Fetched models on disk.
 #[derive(Clone, Debug)]
 pub struct Cache {
     dir: PathBuf,
+    #[cfg_attr(not(feature = "fetch"), allow(dead_code, reason = "only fetching has a network"))]
+    pub(super) network: Network,
 }
 
 impl Cache {
     /// A cache in `dir`, which is created when something is fetched.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
-        Cache { dir: dir.into() }
+        Cache { dir: dir.into(), network: Network::default() }
     }
 
-    /// `$MINFER_CACHE`, else `$XDG_CACHE_HOME/minfer`, else `~/.cache/minfer`.
+    /// This cache, filled through `network`.
+    #[must_use]
+    pub fn with_network(self, network: Network) -> Self {
+        Cache { network, ..self }
+    }
+
+    /// `$MINFER_CACHE`, else `$XDG_CACHE_HOME/minfer`, else `~/.cache/minfer`; filled with the token of `$HF_TOKEN`.
     ///
     /// # Errors
     ///
@@ -33,7 +45,7 @@ impl Cache {
         env::minfer_cache()
             .or_else(|| env::xdg_cache_home().map(|d| d.join("minfer")))
             .or_else(|| env::home().map(|d| d.join(".cache").join("minfer")))
-            .map(Cache::at)
+            .map(|dir| Cache::at(dir).with_network(Network::with_token(env::hf_token())))
             .ok_or(SourceError::NoCacheDir)
     }
 
@@ -66,11 +78,11 @@ impl Cache {
             return Ok(path);
         }
         std::fs::create_dir_all(&self.dir).map_err(io("create", &self.dir))?;
-        let _lock = self.lock(model, progress)?;
+        let _lock = self.lock(model.name, progress)?;
         if let Some(path) = self.get(model) {
             return Ok(path); // another process was faster
         }
-        let stage = Stage::new(self.dir.join(format!(".fetching-{}", model.name)))?;
+        let stage = Stage::new(self.dir.join(format!("{STAGING}{}", model.name)))?;
         download(model, &stage.0, progress)?;
         let joined = stage.0.join("joined.gguf");
         join::join(model, &stage.0, &joined, progress)?;
@@ -79,15 +91,9 @@ impl Cache {
         Ok(path)
     }
 
-    /// Waits until no other process fetches `model`. The lock ends with the process, however that ends.
-    fn lock(&self, model: &NamedModel, progress: &mut dyn FnMut(Progress)) -> Result<File, SourceError> {
-        let path = self.dir.join(format!(".lock-{}", model.name));
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(io("create", &path))?;
+    /// Waits until no other process fetches what `key` names. The lock ends with the process, however that ends.
+    pub(super) fn lock(&self, key: &str, progress: &mut dyn FnMut(Progress)) -> Result<File, SourceError> {
+        let (path, file) = self.lock_file(key)?;
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) => progress(Progress::Waiting),
@@ -95,6 +101,27 @@ impl Cache {
         }
         file.lock().map_err(io("lock", &path))?;
         Ok(file)
+    }
+
+    /// The lock of `key`, or `None` if another process has it.
+    pub(super) fn try_lock(&self, key: &str) -> Result<Option<File>, SourceError> {
+        let (path, file) = self.lock_file(key)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(io("lock", &path)(e)),
+        }
+    }
+
+    fn lock_file(&self, key: &str) -> Result<(PathBuf, File), SourceError> {
+        let path = self.dir.join(format!(".lock-{key}"));
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(io("create", &path))?;
+        Ok((path, file))
     }
 }
 
@@ -118,11 +145,6 @@ impl Drop for Stage {
         // What cannot be removed now is removed by the next fetch.
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> SourceError {
-    let path = path.to_owned();
-    move |error| SourceError::Io { what, path, error }
 }
 
 #[cfg(test)]

@@ -57,11 +57,11 @@ pub(super) fn join(
 }
 
 fn wrong(model: &'static NamedModel, what: &'static str, expected: String, found: String) -> SourceError {
-    SourceError::WrongContent { model: model.name, what, expected, found }
+    SourceError::WrongContent { model: model.name.to_owned(), what, expected, found }
 }
 
 /// Lower-case hexadecimal.
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::store::bytes_below;
 use super::{NamedModel, Progress, SourceError};
 
 /// How pip is called, in the order of trying.
@@ -89,19 +90,6 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<S
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(TAIL_LINES)..].iter().map(|l| format!("\n  {l}")).collect()
-}
-
-/// Bytes of all files below `dir`; files that vanish meanwhile count as nothing.
-fn bytes_below(dir: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-    entries
-        .flatten()
-        .map(|e| match e.metadata() {
-            Ok(m) if m.is_dir() => bytes_below(&e.path()),
-            Ok(m) => m.len(),
-            Err(_) => 0,
-        })
-        .sum()
 }
 
 #[cfg(test)]
