@@ -1,7 +1,12 @@
-//! The table of rules. Names and stages are those of llama.cpp (b11434); the patterns are the models' own, from their
-//! `tokenizer.json`. llama.cpp approximates some of them, and this table does not: its regular expressions do not tell
-//! letters by case (gpt-4o, tekken, youtu, granite-embed-multi-97m), and they miss white space beyond ASCII that a class
-//! lists (deepseek-llm, deepseek-coder). Characters newer than its Unicode tables may differ as well.
+//! The table of rules: every name that llama.cpp (b11434) knows. Patterns are the models' own, from their `tokenizer.json`,
+//! where llama.cpp quotes them or they are at hand, and llama.cpp's where not.
+//!
+//! llama.cpp approximates some of them, and this table does not: its regular expressions do not tell letters by case
+//! (gpt-4o, tekken, youtu, kimi-k2, granite-embed-multi-97m), they miss white space beyond ASCII that a class lists
+//! (deepseek-llm, deepseek-coder), digits beyond ASCII (superbpe), and the end of the word after digits (tiny_aya). It
+//! does not compose text (`nfc`), which the tokenizers of transformers do for these names; qwen35 is said to belong to
+//! them, but llama.cpp's own test of its vocabulary has text that was not composed. Characters newer than either's
+//! Unicode tables may differ as well. `tests/golden/tokenizer/rules.py` holds the patterns in another engine's words.
 
 use super::Stage::{self, Isolate, Words, WordsAndPowers};
 use super::{Bos, Rule, Spelling, Thousands};
