@@ -35,22 +35,39 @@ fn all_shapes() -> impl Iterator<Item = Shape> {
     shapes().into_iter().chain(quantized_shapes())
 }
 
+/// Errors of the tokens, ascending, and that of all together.
+fn errors(shape: &Shape) -> (Vec<f64>, f64) {
+    let decoder = Decoder::random(shape);
+    let tokens = decoder.prompt(1, LONG);
+    let found = whole(&decoder, &best(2), &tokens);
+    let expected = oracle::logits(&decoder, &tokens);
+    let rows = found.chunks_exact(shape.vocab).zip(expected.chunks_exact(shape.vocab));
+    let mut errors: Vec<f64> = rows.map(|(f, e)| relative_error(f, e)).collect();
+    errors.sort_by(f64::total_cmp);
+    (errors, relative_error(&found, &expected))
+}
+
 #[test]
 fn agrees_with_double_precision() {
     for shape in shapes() {
-        let decoder = Decoder::random(&shape);
-        let tokens = decoder.prompt(1, LONG);
-        let found = whole(&decoder, &best(2), &tokens);
-        let expected = oracle::logits(&decoder, &tokens);
-        let error = relative_error(&found, &expected);
-        assert!(error <= 1e-4, "{}: {error:.1e}", shape.name);
-        // A key or value on the edge between two halves may round the other way than the oracle's: its neighbours'
-        // tokens are then off by some 1e-4. Most tokens see none of that.
-        let rows = found.chunks_exact(shape.vocab).zip(expected.chunks_exact(shape.vocab));
-        let mut errors: Vec<f64> = rows.map(|(f, e)| relative_error(f, e)).collect();
-        errors.sort_by(f64::total_cmp);
+        let (errors, all) = errors(&Shape { kv_type: KvType::F32, ..shape.clone() });
+        let worst = errors[LONG - 1];
+        assert!(all <= 1e-5 && worst <= 1e-4, "{}: {all:.1e}, worst {worst:.1e}", shape.name);
+    }
+}
+
+#[test]
+fn agrees_with_double_precision_over_a_cache_of_halves() {
+    // A key or value on the edge between two halves may round the other way than the oracle's: tokens that see it
+    // are then off by some 1e-4.
+    for shape in shapes() {
+        let (errors, all) = errors(&Shape { kv_type: KvType::F16, ..shape.clone() });
         let (median, worst) = (errors[LONG / 2], errors[LONG - 1]);
-        assert!(median <= 3e-5 && worst <= 2e-3, "{}: median {median:.1e}, worst {worst:.1e}", shape.name);
+        assert!(
+            all <= 1e-4 && median <= 3e-5 && worst <= 2e-3,
+            "{}: {all:.1e}, median {median:.1e}, worst {worst:.1e}",
+            shape.name
+        );
     }
 }
 
@@ -171,17 +188,14 @@ fn bits_do_not_depend_on_blocks_behind_the_window() {
 
 #[test]
 fn a_sequence_with_a_nan_leaves_nothing_behind() {
-    for mut shape in shapes() {
+    // A tied head would see the NaN in every step.
+    for mut shape in shapes().into_iter().filter(|shape| !shape.tied) {
         shape.vocab += 1;
         let mut decoder = Decoder::random(&shape);
         let bad = shape.vocab as u32 - 1;
         decoder.embedding.values[bad as usize * shape.d_model] = f32::NAN;
         let bytes = decoder.embedding.values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
         decoder.embedding.linear.weight.data = bytes.into();
-        if shape.tied {
-            // The head would see the NaN in every step.
-            continue;
-        }
         let tokens: Vec<u32> = decoder.prompt(8, 90).into_iter().map(|t| t % bad).collect();
         let expected = whole(&decoder, &best(1), &tokens);
         let mut runner = Runner::new(&decoder, &best(2), 90);

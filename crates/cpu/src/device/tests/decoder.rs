@@ -12,9 +12,13 @@ pub(super) const LONG: usize = 530;
 
 /// Norms of q and k.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum HeadNorm {
+pub(super) enum HeadNorms {
     None,
-    Each,
+    /// Over each head, with one weight for all.
+    Shared,
+    /// Over each head, with weights of its own.
+    Own,
+    /// Over all heads together.
     All,
 }
 
@@ -31,7 +35,9 @@ pub(super) struct Shape {
     pub(super) norm: NormKind,
     pub(super) pre_norm: bool,
     pub(super) post_norm: bool,
-    pub(super) head_norm: HeadNorm,
+    pub(super) head_norms: HeadNorms,
+    /// Attention and feed-forward side by side.
+    pub(super) parallel: bool,
     /// Of matrices and norms.
     pub(super) bias: bool,
     pub(super) rope: Option<(RopeStyle, usize)>,
@@ -44,6 +50,7 @@ pub(super) struct Shape {
     pub(super) embed_scale: f32,
     pub(super) residual_scale: f32,
     pub(super) logit_scale: f32,
+    pub(super) kv_type: KvType,
 }
 
 /// The plainest: what the others differ from.
@@ -57,7 +64,8 @@ pub(super) const PLAIN: Shape = Shape {
     norm: NormKind::Rms { eps: 1e-5 },
     pre_norm: true,
     post_norm: false,
-    head_norm: HeadNorm::None,
+    head_norms: HeadNorms::None,
+    parallel: false,
     bias: false,
     rope: Some((RopeStyle::Adjacent, 16)),
     windows: [None, None],
@@ -69,6 +77,7 @@ pub(super) const PLAIN: Shape = Shape {
     embed_scale: 1.0,
     residual_scale: 1.0,
     logit_scale: 1.0,
+    kv_type: KvType::F16,
 };
 
 /// Shapes that occur in the field, with f32 weights.
@@ -87,7 +96,7 @@ pub(super) fn shapes() -> Vec<Shape> {
             name: "q and k norm per head of 256, window, post-norms, gelu, scaled embedding",
             heads: Heads { q: 2, kv: 1, dim: 256 },
             post_norm: true,
-            head_norm: HeadNorm::Each,
+            head_norms: HeadNorms::Shared,
             rope: Some((RopeStyle::Halves, 256)),
             windows: [Some(100), None],
             activation: Activation::GeluTanh,
@@ -111,14 +120,14 @@ pub(super) fn shapes() -> Vec<Shape> {
             heads: Heads { q: 2, kv: 2, dim: 80 },
             pre_norm: false,
             post_norm: true,
-            head_norm: HeadNorm::All,
+            head_norms: HeadNorms::All,
             rope: Some((RopeStyle::Halves, 80)),
             ..PLAIN
         },
         Shape {
             name: "one key head, norm of all heads together",
             heads: Heads { q: 5, kv: 1, dim: 32 },
-            head_norm: HeadNorm::All,
+            head_norms: HeadNorms::All,
             rope: Some((RopeStyle::Adjacent, 32)),
             residual_scale: 0.3,
             logit_scale: 0.25,
@@ -139,6 +148,15 @@ pub(super) fn shapes() -> Vec<Shape> {
             ..PLAIN
         },
         Shape { name: "no rope, both layers windowed", rope: None, windows: [Some(70), Some(1)], ..PLAIN },
+        Shape {
+            name: "attention and feed-forward side by side, norms of each head's own, cache of f32",
+            d_model: 40,
+            norm: NormKind::Layer { eps: 1e-5 },
+            parallel: true,
+            head_norms: HeadNorms::Own,
+            kv_type: KvType::F32,
+            ..PLAIN
+        },
     ]
 }
 
@@ -231,16 +249,17 @@ impl Maker<'_> {
     }
 
     fn layer(&mut self) -> Layer {
-        let Shape { d_model, heads, d_ff, bias, pre_norm, post_norm, gate, head_norm, .. } = *self.shape;
+        let Shape { d_model, heads, d_ff, bias, pre_norm, post_norm, gate, head_norms, .. } = *self.shape;
         let (q, kv) = (heads.q * heads.dim, heads.kv * heads.dim);
-        let norm_width = |width: usize| if head_norm == HeadNorm::All { width } else { heads.dim };
+        let norm_width = |all: usize| if head_norms == HeadNorms::Shared { heads.dim } else { all };
+        let normed = head_norms != HeadNorms::None;
         Layer {
             norm: self.norm(pre_norm, d_model),
             q: self.linear(q, d_model, bias),
             k: self.linear(kv, d_model, bias),
             v: self.linear(kv, d_model, bias),
-            q_norm: self.norm(head_norm != HeadNorm::None, norm_width(q)),
-            k_norm: self.norm(head_norm != HeadNorm::None, norm_width(kv)),
+            q_norm: self.norm(normed, norm_width(q)),
+            k_norm: self.norm(normed, norm_width(kv)),
             proj: self.linear(d_model, q, bias),
             post_norm: self.norm(post_norm, d_model),
             ffn_norm: self.norm(pre_norm, d_model),
@@ -343,7 +362,7 @@ impl Runner {
             max_ff: shape.d_ff,
             vocab: shape.vocab,
             kv_groups: vec![group; groups],
-            kv_type: KvType::F16,
+            kv_type: shape.kv_type,
         };
         device.reserve(&reserve).expect("memory");
         let state = device.state.as_mut().expect("a state");
@@ -474,11 +493,10 @@ fn load_layer(
     layer: &Layer,
 ) -> (AttnIn, AttentionSpec, AttnOut, Ffn) {
     let residual_scale = decoder.shape.residual_scale;
-    // The oracle's rule: as long as one head is over each head, longer is over all of them.
     let head_norm = |norm: &Option<Norm>| {
-        norm.clone().map(|norm| match norm.weight.len() == decoder.shape.heads.dim {
-            true => minfer_ops::HeadNorm::EachHead(norm),
-            false => minfer_ops::HeadNorm::AllHeads(norm),
+        norm.clone().map(|norm| match decoder.shape.head_norms {
+            HeadNorms::All => HeadNorm::AllHeads(norm),
+            _ => HeadNorm::EachHead(norm),
         })
     };
     let attn_in = AttnInSpec {
@@ -495,7 +513,11 @@ fn load_layer(
     let attn_out =
         AttnOutSpec { proj: layer.proj.linear.clone(), post_norm: layer.post_norm.clone(), residual_scale };
     let ffn = FfnSpec {
-        input: FfnInput::Residual(layer.ffn_norm.clone()),
+        input: if decoder.shape.parallel {
+            FfnInput::AttentionInput
+        } else {
+            FfnInput::Residual(layer.ffn_norm.clone())
+        },
         gate: layer.gate.as_ref().map(|g| g.linear.clone()),
         up: layer.up.linear.clone(),
         down: layer.down.linear.clone(),

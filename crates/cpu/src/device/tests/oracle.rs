@@ -1,8 +1,9 @@
 //! The decoder in double precision, straightforwardly: all tokens at once, layer by layer, no cache.
 
-use super::decoder::{Decoder, HeadNorm, Layer, RandomLinear};
+use super::decoder::{Decoder, HeadNorms, Layer, RandomLinear};
 use half::f16;
 use minfer_ops::*;
+use std::sync::Arc;
 
 pub(super) fn linear(l: &RandomLinear, x: &[f64]) -> Vec<f64> {
     let bias = |i: usize| l.linear.bias.as_ref().map_or(0.0, |b| f64::from(b[i]));
@@ -38,11 +39,19 @@ fn rotate(rope: &Rope, head: &mut [f64], position: usize) {
 
 /// Norm and rope of all heads in `x`.
 fn heads(decoder: &Decoder, weights: Option<&Norm>, x: Vec<f64>, position: usize) -> Vec<f64> {
-    let whole = if decoder.shape.head_norm == HeadNorm::All { norm(weights, &x) } else { x };
+    let dim = decoder.shape.heads.dim;
+    let kind = decoder.shape.head_norms;
+    let whole = if kind == HeadNorms::All { norm(weights, &x) } else { x };
     let mut out = Vec::new();
-    for head in whole.chunks_exact(decoder.shape.heads.dim) {
-        let mut head =
-            if decoder.shape.head_norm == HeadNorm::Each { norm(weights, head) } else { head.to_vec() };
+    for (i, head) in whole.chunks_exact(dim).enumerate() {
+        let own = |values: &Arc<[f32]>| values[i * dim..(i + 1) * dim].into();
+        let mut head = match (kind, weights) {
+            (HeadNorms::Shared, weights) => norm(weights, head),
+            (HeadNorms::Own, Some(Norm { kind, weight, bias })) => {
+                norm(Some(&Norm { kind: *kind, weight: own(weight), bias: bias.as_ref().map(own) }), head)
+            }
+            _ => head.to_vec(),
+        };
         if let Some(rope) = decoder.rope() {
             rotate(&rope, &mut head, position);
         }
@@ -56,8 +65,11 @@ fn cap(x: f64, cap: Option<f32>) -> f64 {
 }
 
 /// What the cache keeps.
-fn stored(x: Vec<f64>) -> Vec<f64> {
-    x.into_iter().map(|v| f16::from_f64(v).to_f64()).collect()
+fn stored(ty: KvType, x: Vec<f64>) -> Vec<f64> {
+    match ty {
+        KvType::F16 => x.into_iter().map(|v| f16::from_f64(v).to_f64()).collect(),
+        KvType::F32 => x,
+    }
 }
 
 fn attention(
@@ -98,12 +110,12 @@ fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
+/// Of the normed input.
 fn feed_forward(decoder: &Decoder, layer: &Layer, x: &[f64]) -> Vec<f64> {
-    let x = norm(layer.ffn_norm.as_ref(), x);
-    let up = linear(&layer.up, &x);
+    let up = linear(&layer.up, x);
     let act = |v: &f64| activate(decoder.shape.activation, *v);
     let hidden: Vec<f64> = match &layer.gate {
-        Some(gate) => linear(gate, &x).iter().map(act).zip(&up).map(|(g, u)| g * u).collect(),
+        Some(gate) => linear(gate, x).iter().map(act).zip(&up).map(|(g, u)| g * u).collect(),
         None => up.iter().map(act).collect(),
     };
     norm(layer.ffn_post_norm.as_ref(), &linear(&layer.down, &hidden))
@@ -122,17 +134,22 @@ pub(super) fn logits(decoder: &Decoder, tokens: &[u32]) -> Vec<f64> {
     let mut xs: Vec<Vec<f64>> = tokens.iter().map(scaled).collect();
     for (i, layer) in decoder.layers.iter().enumerate() {
         let (mut qs, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
-        for (position, x) in xs.iter().enumerate() {
-            let x = norm(layer.norm.as_ref(), x);
-            qs.push(heads(decoder, layer.q_norm.as_ref(), linear(&layer.q, &x), position));
-            keys.push(stored(heads(decoder, layer.k_norm.as_ref(), linear(&layer.k, &x), position)));
-            values.push(stored(linear(&layer.v, &x)));
+        let inputs: Vec<_> = xs.iter().map(|x| norm(layer.norm.as_ref(), x)).collect();
+        for (position, x) in inputs.iter().enumerate() {
+            qs.push(heads(decoder, layer.q_norm.as_ref(), linear(&layer.q, x), position));
+            keys.push(stored(
+                shape.kv_type,
+                heads(decoder, layer.k_norm.as_ref(), linear(&layer.k, x), position),
+            ));
+            values.push(stored(shape.kv_type, linear(&layer.v, x)));
         }
         let spec = decoder.attention(i);
         for (position, x) in xs.iter_mut().enumerate() {
             let attended = attention(&spec, &qs[position], &keys, &values, position);
             add(x, shape.residual_scale, &norm(layer.post_norm.as_ref(), &linear(&layer.proj, &attended)));
-            let fed = feed_forward(decoder, layer, x);
+            let input =
+                if shape.parallel { inputs[position].clone() } else { norm(layer.ffn_norm.as_ref(), x) };
+            let fed = feed_forward(decoder, layer, &input);
             add(x, shape.residual_scale, &fed);
         }
     }
