@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod chat;
 mod doctor;
 mod inspect;
 mod interrupt;
@@ -36,6 +37,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<run::Args>),
+    Chat(Box<chat::Args>),
     Bench(Box<bench::Args>),
     Perplexity(perplexity::Args),
     Tokenize(tokenize::TokenizeArgs),
@@ -65,6 +67,7 @@ pub(crate) fn main() -> ExitCode {
     };
     let result = logging(cli.log.as_deref()).and_then(|()| match cli.command {
         Command::Run(args) => args.run(),
+        Command::Chat(args) => args.run(),
         Command::Bench(args) => args.run().map(|()| Outcome::Done),
         Command::Perplexity(args) => args.run().map(|()| Outcome::Done),
         Command::Tokenize(args) => args.run().map(|()| Outcome::Done),

@@ -14,6 +14,7 @@
 //! ```
 
 pub mod bench;
+pub mod chat;
 pub mod env;
 pub mod facts;
 mod llm;

@@ -1,14 +1,14 @@
 //! The public interface: a model from a source, text out of it.
 
-mod text;
+pub(crate) mod text;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use minfer_cpu::{CpuDevice, CpuOptions};
 use minfer_engine::{
-    Canceller, Engine, EngineConfig, Event, FinishReason, Handle, Logprobs, Request, SamplingParams,
-    StartError, Stop, SubmitError, TokenTable, Usage,
+    Canceller, Engine, EngineConfig, Event, FinishReason, Handle, Logprobs, Request, RequestError,
+    SamplingParams, StartError, Stop, SubmitError, TokenTable, Usage,
 };
 use minfer_gguf::Gguf;
 use minfer_model::{LoadOptions, Model};
@@ -44,6 +44,17 @@ pub enum Error {
     /// A conversation, and a model that has no template for one.
     #[error("the model has no chat template: it continues text, but does not answer")]
     NoChatTemplate,
+    /// A conversation that the context does not hold.
+    #[error("the conversation has {tokens} tokens, the context holds {context}")]
+    ContextFull {
+        /// Its tokens, up to the beginning of the answer.
+        tokens: usize,
+        /// Tokens that fit.
+        context: usize,
+    },
+    /// A setting that is out of range.
+    #[error(transparent)]
+    Request(#[from] RequestError),
     /// The generation broke off.
     #[error("{0}")]
     Generation(String),
@@ -91,22 +102,29 @@ pub struct Message {
     pub role: String,
     /// What was said.
     pub content: String,
+    /// What the model reasoned before it said so; templates know what to do with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
 }
 
 impl Message {
+    fn new(role: &str, content: String) -> Message {
+        Message { role: role.to_owned(), content, reasoning_content: None }
+    }
+
     /// A message of the user.
     pub fn user(content: impl Into<String>) -> Message {
-        Message { role: "user".to_owned(), content: content.into() }
+        Message::new("user", content.into())
     }
 
     /// Instructions that precede a conversation.
     pub fn system(content: impl Into<String>) -> Message {
-        Message { role: "system".to_owned(), content: content.into() }
+        Message::new("system", content.into())
     }
 
     /// An answer of the model.
     pub fn assistant(content: impl Into<String>) -> Message {
-        Message { role: "assistant".to_owned(), content: content.into() }
+        Message::new("assistant", content.into())
     }
 }
 
@@ -221,31 +239,12 @@ impl Llm {
     /// [`Error::NoChatTemplate`], [`Error::Tokenizer`] if the template refuses the messages.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
         let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
-        let text =
-            |id: Option<u32>| id.and_then(|id| self.tokenizer.piece(id)).unwrap_or_default().into_owned();
-        let input = TemplateInput {
-            messages: messages
-                .iter()
-                .map(|m| serde_json::json!({"role": m.role, "content": m.content}))
-                .collect(),
-            add_generation_prompt: true,
-            bos: text(self.tokenizer.bos()),
-            eos: text(self.tokenizer.eos()),
-            ..TemplateInput::default()
-        };
-        Ok(self.text_prompt(&template.render(&input)?))
+        Ok(self.text_prompt(&render(template, &self.tokenizer, messages)?))
     }
 
     /// The tokens of a text to be continued: with the BOS that the file asks for, but once, and never with EOS.
     pub fn text_prompt(&self, text: &str) -> Vec<u32> {
-        let options = EncodeOptions { add_special: false, parse_special: true };
-        let mut ids = self.tokenizer.encode(text, options);
-        if let Some(bos) = self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos())
-            && ids.first() != Some(&bos)
-        {
-            ids.insert(0, bos);
-        }
-        ids
+        prompt_tokens(&self.tokenizer, text)
     }
 
     /// Whether the file has a chat template.
@@ -272,6 +271,41 @@ impl Llm {
     pub fn load_time(&self) -> Duration {
         self.load_time
     }
+}
+
+/// A seed that nobody has seen before.
+pub(crate) fn new_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// The text of a conversation, up to the beginning of the answer.
+pub(crate) fn render(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    messages: &[Message],
+) -> Result<String, Error> {
+    let text = |id: Option<u32>| id.and_then(|id| tokenizer.piece(id)).unwrap_or_default().into_owned();
+    let input = TemplateInput {
+        messages: serde_json::to_value(messages).unwrap_or_default(),
+        add_generation_prompt: true,
+        bos: text(tokenizer.bos()),
+        eos: text(tokenizer.eos()),
+        ..TemplateInput::default()
+    };
+    Ok(template.render(&input)?)
+}
+
+/// [`Llm::text_prompt`].
+pub(crate) fn prompt_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+    let options = EncodeOptions { add_special: false, parse_special: true };
+    let mut ids = tokenizer.encode(text, options);
+    if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos())
+        && ids.first() != Some(&bos)
+    {
+        ids.insert(0, bos);
+    }
+    ids
 }
 
 /// The bytes of every token as text has them: none for special tokens.

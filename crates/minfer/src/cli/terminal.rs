@@ -13,6 +13,11 @@ pub(super) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
+/// Whether stdin comes from a person and stdout goes to one.
+pub(super) fn is_interactive() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
+}
+
 /// Writes a line to stderr.
 pub(super) fn note(text: &str) {
     // Nobody can be told that stderr is closed.

@@ -1,0 +1,186 @@
+//! How a chat answers, by names that the command line, `/set` and session files share.
+
+use minfer_engine::executor::Limits;
+use minfer_engine::{Request, RequestError, SamplingParams, Stop};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// What happens when the context is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFull {
+    /// The answer ends, and the user is told.
+    #[default]
+    Stop,
+    /// The oldest exchanges are dropped, and the user is told.
+    Drop,
+}
+
+/// All of it. In JSON the names have dashes: `top-k`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Settings {
+    /// [`SamplingParams::temperature`].
+    pub temp: f32,
+    /// [`SamplingParams::top_k`].
+    pub top_k: u32,
+    /// [`SamplingParams::typical_p`].
+    pub typical: f32,
+    /// [`SamplingParams::top_p`].
+    pub top_p: f32,
+    /// [`SamplingParams::min_p`].
+    pub min_p: f32,
+    /// [`SamplingParams::repetition_penalty`].
+    pub repeat_penalty: f32,
+    /// [`SamplingParams::frequency_penalty`].
+    pub frequency_penalty: f32,
+    /// [`SamplingParams::presence_penalty`].
+    pub presence_penalty: f32,
+    /// [`SamplingParams::penalty_window`].
+    pub repeat_last_n: usize,
+    /// [`SamplingParams::logit_bias`]; `None` forbids a token, as JSON has no −∞.
+    pub logit_bias: Vec<(u32, Option<f32>)>,
+    /// The seed of every answer; `None` takes a new one each time.
+    pub seed: Option<u64>,
+    /// Tokens of an answer at most.
+    pub max_tokens: Option<usize>,
+    /// Strings that end an answer before themselves.
+    pub stop: Vec<String>,
+    /// What happens when the context is full.
+    pub on_full: OnFull,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings::of(&SamplingParams::default())
+    }
+}
+
+impl Settings {
+    /// With the given sampling.
+    pub fn of(sampling: &SamplingParams) -> Settings {
+        let finite = |bias: f32| (bias > f32::NEG_INFINITY).then_some(bias);
+        Settings {
+            temp: sampling.temperature,
+            top_k: sampling.top_k,
+            typical: sampling.typical_p,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            repeat_penalty: sampling.repetition_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            presence_penalty: sampling.presence_penalty,
+            repeat_last_n: sampling.penalty_window,
+            logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (id, finite(bias))).collect(),
+            seed: sampling.seed,
+            max_tokens: None,
+            stop: Vec::new(),
+            on_full: OnFull::Stop,
+        }
+    }
+
+    /// As the engine takes it.
+    pub fn sampling(&self) -> SamplingParams {
+        let bias = |&(id, bias): &(u32, Option<f32>)| (id, bias.unwrap_or(f32::NEG_INFINITY));
+        SamplingParams {
+            temperature: self.temp,
+            top_k: self.top_k,
+            typical_p: self.typical,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            logit_bias: self.logit_bias.iter().map(bias).collect(),
+            repetition_penalty: self.repeat_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            penalty_window: self.repeat_last_n,
+            seed: self.seed,
+        }
+    }
+
+    /// The stop strings as the engine takes them.
+    pub(super) fn stop_bytes(&self) -> Vec<Vec<u8>> {
+        self.stop.iter().map(|stop| stop.clone().into_bytes()).collect()
+    }
+
+    /// Checks the range of every setting for a model.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::validate`].
+    pub fn validate(&self, limits: &Limits, context: usize) -> Result<(), RequestError> {
+        let request = Request {
+            prompt: vec![0],
+            max_tokens: self.max_tokens,
+            sampling: self.sampling(),
+            stop: Stop { tokens: Vec::new(), strings: self.stop_bytes() },
+            logprobs: None,
+        };
+        request.validate(limits, context)
+    }
+
+    /// Every setting by name, in order, as JSON.
+    pub fn named(&self) -> Map<String, Value> {
+        // By way of text, in which 0.8 is 0.8 and not the f64 next to the f32.
+        let text = serde_json::to_string(self).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// These settings with one of them replaced: JSON, or a word; `none` is JSON's `null`. The range is not checked.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with the name or the value.
+    pub fn with(&self, name: &str, value: &str) -> Result<Settings, String> {
+        let mut named = self.named();
+        let names = named.keys().cloned().collect::<Vec<_>>().join(", ");
+        let Some(place) = named.get_mut(name) else {
+            return Err(format!("no setting '{name}': there are {names}"));
+        };
+        *place = match value {
+            "none" => Value::Null,
+            _ => serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned())),
+        };
+        serde_json::from_value(Value::Object(named)).map_err(|e| format!("{name} {value}: {e}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_survive_json_and_the_engines_form() {
+        let settings = Settings {
+            temp: 0.7,
+            typical: 0.9,
+            logit_bias: vec![(3, Some(-1.5)), (4, None)],
+            seed: Some(u64::MAX),
+            max_tokens: Some(9),
+            stop: vec!["\n\n".into()],
+            on_full: OnFull::Drop,
+            ..Settings::default()
+        };
+        let text = serde_json::to_string(&settings).unwrap();
+        assert!(text.contains("\"temp\":0.7,") && text.contains("\"on-full\":\"drop\""), "{text}");
+        assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
+        let engine = settings.sampling();
+        assert_eq!(engine.logit_bias, [(3, -1.5), (4, f32::NEG_INFINITY)]);
+        assert_eq!(Settings::of(&engine).sampling(), engine);
+        assert_eq!(settings.named()["top-p"], serde_json::json!(0.95));
+    }
+
+    #[test]
+    fn one_setting_is_replaced_by_name() {
+        let s = Settings::default();
+        assert_eq!(s.with("temp", "0").unwrap().temp, 0.0);
+        assert_eq!(s.with("seed", "7").unwrap().with("seed", "none").unwrap().seed, None);
+        assert_eq!(s.with("on-full", "drop").unwrap().on_full, OnFull::Drop);
+        assert_eq!(s.with("stop", "[\"a\", \"b\"]").unwrap().stop, ["a", "b"]);
+        for (name, value) in
+            [("heat", "1"), ("temp", "hot"), ("top-k", "-1"), ("seed", "1.5"), ("on-full", "x")]
+        {
+            let e = s.with(name, value).unwrap_err();
+            assert!(e.contains(name), "{e}");
+        }
+        assert!(s.with("heat", "1").unwrap_err().contains("top-k"));
+    }
+}
