@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use minfer::cpu::{CpuDevice, CpuOptions};
 use minfer::engine::Session;
 use minfer::engine::executor::{Executor, RowOutput, StepOutput, Want};
-use minfer::gguf::Gguf;
-use minfer::model::{LoadOptions, Model};
+use minfer::gguf::{GgmlType, Gguf, TensorSpec, quant, to_bytes};
+use minfer::model::{KvType, LoadOptions, Model};
 use minfer::source::{Cache, Source};
 use minfer::{Options, load_model};
 use serde_json::Value;
@@ -38,6 +38,31 @@ pub(crate) fn load(name: &str, cpu: CpuOptions, context: usize) -> Model<CpuDevi
     let load = LoadOptions { context: Some(context), max_outputs: 64, ..LoadOptions::default() };
     let loaded = load_model(&open(name), &Options { cpu, load, pre: None }, &mut |_, _| {});
     loaded.expect("the model is loaded").model
+}
+
+/// The same model with every tensor dequantized to F32, and an F32 cache: float arithmetic throughout.
+pub(crate) fn load_as_floats(name: &str, context: usize) -> Model<CpuDevice> {
+    let file = open(name);
+    let tensors: Vec<(TensorSpec, Vec<u8>)> = file
+        .tensors()
+        .map(|tensor| {
+            let mut values = vec![0.0f32; tensor.elements() as usize];
+            quant::dequantize(tensor.ty(), tensor.data(), &mut values).expect("floats");
+            let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            (TensorSpec::new(tensor.name(), GgmlType::F32, tensor.dims()), bytes)
+        })
+        .collect();
+    let views: Vec<(TensorSpec, &[u8])> =
+        tensors.iter().map(|(spec, data)| (spec.clone(), &data[..])).collect();
+    let floats = Gguf::from_bytes(to_bytes(file.metadata(), &views).expect("a file")).expect("a model");
+    let options = LoadOptions {
+        context: Some(context),
+        max_outputs: 64,
+        kv_type: KvType::F32,
+        ..LoadOptions::default()
+    };
+    let device = CpuDevice::new(&CpuOptions::default()).expect("a device");
+    Model::load(&Arc::new(floats), device, &options, &mut |_, _| {}).expect("the model is loaded")
 }
 
 /// Golden data below `tests/golden` of the repository.
