@@ -6,6 +6,8 @@ mod chat;
 mod doctor;
 mod inspect;
 mod interrupt;
+mod llama;
+mod models;
 mod perplexity;
 mod run;
 mod synth;
@@ -45,6 +47,9 @@ enum Command {
     Template(template::Args),
     Inspect(inspect::Args),
     Synth(synth::Args),
+    Pull(models::PullArgs),
+    List(models::ListArgs),
+    Rm(models::RmArgs),
     Doctor(doctor::Args),
 }
 
@@ -61,7 +66,8 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("MINFER_BUIL
 
 /// Runs the command that the process was called with.
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(long_flags(std::env::args_os())) {
+    let args = llama::translate(std::env::args_os());
+    let cli = match args.and_then(|args| Cli::try_parse_from(long_flags(args.into_iter()))) {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
@@ -75,6 +81,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Template(args) => args.run().map(|()| Outcome::Done),
         Command::Inspect(args) => args.run().map(|()| Outcome::Done),
         Command::Synth(args) => args.run().map(|()| Outcome::Done),
+        Command::Pull(args) => args.run().map(|()| Outcome::Done),
+        Command::List(args) => args.run().map(|()| Outcome::Done),
+        Command::Rm(args) => args.run().map(|()| Outcome::Done),
         Command::Doctor(args) => args.run().map(|()| Outcome::Done),
     });
     match result {
@@ -97,6 +106,9 @@ fn usage(e: &clap::Error) -> ExitCode {
     let help = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     // A closed pipe is the only way for this to fail.
     let _ = e.print();
+    if let Some(hint) = llama::hint(e) {
+        terminal::note(&format!("\n{hint}"));
+    }
     ExitCode::from(if help { 0 } else { 2 })
 }
 

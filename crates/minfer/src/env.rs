@@ -1,6 +1,7 @@
 //! The environment variables that minfer reads, all of them. `cargo xtask tidy` refuses any other place.
 //!
-//! Everything else is a flag: what a command does must be visible in the command.
+//! Everything else is a flag: what a command does must be visible in the command. The usual proxy variables
+//! (`HTTPS_PROXY` and its kin) are the HTTP client's to read.
 
 use std::path::PathBuf;
 

@@ -7,6 +7,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands whose model is an argument, not a flag.
 const POSITIONAL: [&str; 3] = ["inspect", "pull", "rm"];
 
+/// The one flag with a value that may stand before the command.
+const GLOBAL: &str = "--log";
+
 /// Flags of llama.cpp, and what to write here instead.
 const ANSWERS: &[(&[&str], &str)] = &[
     (&["-fa", "--flash-attn"], "leave it out: minfer chooses how attention is computed"),
@@ -88,7 +91,7 @@ pub(super) fn translate(args: impl Iterator<Item = OsString>) -> Result<Vec<OsSt
     let mut out: Vec<OsString> = args.by_ref().take(1).collect();
     let mut repo: Option<String> = None;
     let mut file: Option<String> = None;
-    let mut command: Option<String> = None;
+    let mut command: Option<usize> = None;
     while let Some(arg) = args.next() {
         let Some(text) = arg.to_str() else {
             out.push(arg);
@@ -117,8 +120,9 @@ pub(super) fn translate(args: impl Iterator<Item = OsString>) -> Result<Vec<OsSt
                 return Err(error(format!("unexpected argument '{flag}'\n\nllama.cpp's {flag}: {text}")));
             }
             _ => {
-                if command.is_none() && !text.starts_with('-') {
-                    command = Some(text.to_owned());
+                let is_value = out.last().is_some_and(|before| before == GLOBAL);
+                if command.is_none() && !is_value && !text.starts_with('-') {
+                    command = Some(out.len());
                 }
                 out.push(arg);
             }
@@ -127,8 +131,9 @@ pub(super) fn translate(args: impl Iterator<Item = OsString>) -> Result<Vec<OsSt
     out.extend(args);
     let Some(source) = hub_source(repo, file)? else { return Ok(out) };
     // Behind the command, where no `--` precedes it.
-    let at = out.iter().position(|a| a.to_str() == command.as_deref()).map_or(out.len(), |i| i + 1);
-    let flag = command.is_none_or(|c| !POSITIONAL.contains(&c.as_str())).then(|| OsString::from("--model"));
+    let at = command.map_or(out.len(), |i| i + 1);
+    let name = command.and_then(|i| out.get(i)).and_then(|c| c.to_str()).unwrap_or_default();
+    let flag = (!POSITIONAL.contains(&name)).then(|| OsString::from("--model"));
     out.splice(at..at, flag.into_iter().chain([source.into()]));
     Ok(out)
 }

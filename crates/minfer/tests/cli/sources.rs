@@ -4,10 +4,18 @@ use super::*;
 
 #[test]
 fn unknown_sources_are_refused_with_what_works() {
-    for source in ["hf:org/repo", "https://example.org/model.gguf", "pip:no-such-model"] {
+    for (source, help) in [
+        ("ollama:model", "pip:smollm2"),
+        ("pip:no-such-model", "pip:smollm2"),
+        ("hf:model", "hf:ORG/REPO:QUANT"),
+        ("http://example.org/model.gguf", "use https"),
+        ("https://example.org/model.gguf#sha256=0", "64 hexadecimal digits"),
+    ] {
         let text = fails(&["inspect", source], 2);
-        assert!(text.contains(source.trim_start_matches("pip:")) && text.contains("pip:smollm2"), "{text}");
+        assert!(text.contains(source.trim_start_matches("pip:")) && text.contains(help), "{text}");
     }
+    let text = fails(&["inspect", "org/model"], 1);
+    assert!(text.contains("no such file") && text.contains("did you mean hf:org/model?"), "{text}");
 }
 
 /// A cache and a PATH of its own with the given `python3`.

@@ -2,8 +2,20 @@
 
 use super::*;
 
-const COMMANDS: [&str; 9] =
-    ["run", "bench", "perplexity", "tokenize", "detokenize", "template", "inspect", "synth", "doctor"];
+const COMMANDS: [&str; 12] = [
+    "run",
+    "bench",
+    "perplexity",
+    "tokenize",
+    "detokenize",
+    "template",
+    "inspect",
+    "synth",
+    "pull",
+    "list",
+    "rm",
+    "doctor",
+];
 
 #[test]
 fn every_command_has_help_with_an_example() {
@@ -58,7 +70,6 @@ fn what_is_not_built_is_unknown() {
         &["run", "--ctk", "q8_0", "x"],
         &["bench", "--npl", "8"],
         &["serve"],
-        &["chat"],
         &["convert"],
     ] {
         fails(args, 2);
@@ -69,4 +80,30 @@ fn what_is_not_built_is_unknown() {
 fn without_a_prompt_nothing_is_loaded() {
     let text = check_failure(&run(&["run"]), 2, "run");
     assert!(text.contains("stdin"), "{text}");
+}
+
+#[test]
+fn flags_of_llama_cpp_are_answered() {
+    for (args, help) in [
+        (&["run", "-ngl", "99", "x"][..], "give 0"),
+        (&["run", "-fa", "x"], "leave it out"),
+        (&["run", "--jinja", "x"], "llama.cpp's --jinja: leave it out"),
+        (&["run", "-ub", "512", "x"], "only `minfer bench`"),
+        (&["run", "--no-mmap", "x"], "files are mapped"),
+        (&["run", "--ctx-size", "512", "x"], "-c N"),
+        (&["run", "-sys", "s", "x"], "--system"),
+        (&["run", "-hf", "model", "x"], "hf:ORG/REPO"),
+        (&["run", "-hff", "m.gguf", "x"], "-m hf:ORG/REPO/m.gguf"),
+        (&["bench", "--flash-attn", "1"], "llama.cpp's --flash-attn"),
+        (&["run", "--temperature", "1", "x"], "--temp"),
+    ] {
+        let text = fails(args, 2);
+        assert!(text.contains(help), "{args:?}: {text}");
+    }
+    // What has the same meaning here is taken.
+    let flags =
+        ["-m", tiny_model(), "-p", "hello", "-n", "2", "-t", "1", "-c", "64", "--temp", "0", "-ngl", "0"];
+    let output = run(&[&["run"][..], &flags].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    fails(&["run", "-p", "hello", "twice"], 2);
 }
