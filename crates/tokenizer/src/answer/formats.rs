@@ -9,7 +9,8 @@ pub enum AnswerFormat {
     Hermes,
     /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5.
     QwenXml,
-    /// A JSON object of `name` and `parameters`, alone or after `<|python_tag|>`: Llama 3.x.
+    /// A JSON object of `name` and `parameters`, alone or after `<|python_tag|>`: Llama 3.x. Calls of its built-in
+    /// tools, which are Python, are content.
     Llama3,
     /// `[TOOL_CALLS]` and a JSON array, or `[TOOL_CALLS]name[ARGS]{…}`; `[THINK]…[/THINK]`: Mistral.
     Mistral,
