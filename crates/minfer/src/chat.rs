@@ -29,6 +29,9 @@ pub use conversation::Conversation;
 pub use record::{ModelId, Record, RecordError};
 pub use settings::{OnFull, Settings};
 
+/// A conversation as the model reads it: text and tokens, up to the beginning of the answer.
+type Prompt = (String, Vec<u32>);
+
 /// A model in conversation.
 pub struct Chat {
     model: Model<CpuDevice>,
@@ -227,7 +230,7 @@ impl Chat {
         })
     }
 
-    fn prompt(&self, conversation: &Conversation) -> Result<(String, Vec<u32>), Error> {
+    fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Error> {
         let text = render(&self.template, &self.tokenizer, conversation.messages())?;
         let tokens = prompt_tokens(&self.tokenizer, &text);
         Ok((text, tokens))
@@ -239,7 +242,7 @@ impl Chat {
         conversation: &mut Conversation,
         on_full: OnFull,
         each: &mut dyn FnMut(Part<'_>) -> ControlFlow<()>,
-    ) -> Result<(String, Vec<u32>), Error> {
+    ) -> Result<Prompt, Error> {
         let context = self.context();
         let prompt = self.prompt(conversation)?;
         if prompt.1.len() <= context {
@@ -264,7 +267,7 @@ impl Chat {
         &self,
         conversation: &mut Conversation,
         generated: usize,
-    ) -> Result<Option<(usize, (String, Vec<u32>))>, Error> {
+    ) -> Result<Option<(usize, Prompt)>, Error> {
         let context = self.context();
         let mut shorter = conversation.clone();
         let mut dropped = 0;

@@ -10,6 +10,7 @@ mod llama;
 mod models;
 mod perplexity;
 mod run;
+mod shell;
 mod synth;
 mod template;
 mod terminal;
@@ -51,6 +52,8 @@ enum Command {
     List(models::ListArgs),
     Rm(models::RmArgs),
     Doctor(doctor::Args),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
 }
 
 /// How a command that did not fail ended.
@@ -85,6 +88,8 @@ pub(crate) fn main() -> ExitCode {
         Command::List(args) => args.run().map(|()| Outcome::Done),
         Command::Rm(args) => args.run().map(|()| Outcome::Done),
         Command::Doctor(args) => args.run().map(|()| Outcome::Done),
+        Command::Completions(args) => args.run().map(|()| Outcome::Done),
+        Command::Man(args) => args.run().map(|()| Outcome::Done),
     });
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

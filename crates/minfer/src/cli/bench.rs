@@ -61,6 +61,9 @@ pub(super) struct Args {
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Md)]
     output: Output,
+    /// Print JSON: the same as `-o json`
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
     /// Show which test runs on stderr
     #[arg(long)]
     progress: bool,
@@ -108,6 +111,10 @@ struct Setting {
 }
 
 impl Args {
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.output.into() }
+    }
+
     /// Runs the command.
     pub(super) fn run(self) -> Result<()> {
         let tests = self.tests();
@@ -116,7 +123,7 @@ impl Args {
         }
         let host = Host::detect();
         let threads = if self.threads.is_empty() { vec![host.cores] } else { self.threads.clone() };
-        let mut report = Report::new(std::io::stdout(), self.output.into());
+        let mut report = Report::new(std::io::stdout(), self.format());
         for source in &self.model {
             let gguf = open(source)?;
             for &threads in &threads {

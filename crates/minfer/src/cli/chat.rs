@@ -25,7 +25,7 @@ use input::Input;
 
 /// Talk with a model
 ///
-/// A line is a message; one that ends with \ goes on, and so does everything between two \"\"\". Commands begin with
+/// A line is a message; one that ends with \ goes on, and so does everything between two """. Commands begin with
 /// /: /help lists them. Ctrl-C stops an answer, at the prompt it leaves. Without a terminal every line of stdin is
 /// taken in the same way, answers go to stdout and everything else to stderr.
 #[derive(clap::Args)]
@@ -298,7 +298,7 @@ impl Talk {
     /// Goes on with a saved conversation.
     fn take(&mut self, record: Record) -> Result<()> {
         record.settings.validate(self.chat.limits(), self.chat.context())?;
-        if record.model.fingerprint != self.chat.id().fingerprint {
+        if record.model != *self.chat.id() {
             note(&format!("held with {}, goes on with {}", record.model.name, self.chat.id().name));
         }
         self.conversation = record.conversation;

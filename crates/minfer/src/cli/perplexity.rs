@@ -23,7 +23,7 @@ const LOGITS_BYTES: usize = 256 << 20;
 /// file is left out.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  minfer perplexity -m model.gguf -f text.txt\n  \
-    minfer perplexity -m model-f16.gguf -f text.txt --save-logits base.kld\n  minfer perplexity -m model-q4.gguf --kl-base base.kld")]
+    minfer perplexity -m model-f16.gguf -f text.txt --kl-save base.kld\n  minfer perplexity -m model-q4.gguf --kl-base base.kld")]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -35,12 +35,12 @@ pub(super) struct Args {
     /// Tokens of a window
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = parse_positive)]
     ctx: usize,
-    /// Compare with the logits in this file, as --save-logits or llama-perplexity wrote them; it has the text too
-    #[arg(long, value_name = "FILE")]
+    /// Compare with the logits in this file, as --kl-save or llama-perplexity wrote them; it has the text too
+    #[arg(long, alias = "kl-divergence-base", value_name = "FILE")]
     kl_base: Option<PathBuf>,
     /// Write the logits to this file, to compare others with
-    #[arg(long, value_name = "FILE", conflicts_with = "kl_base")]
-    save_logits: Option<PathBuf>,
+    #[arg(long, aliases = ["save-logits", "save-all-logits"], value_name = "FILE", conflicts_with = "kl_base")]
+    kl_save: Option<PathBuf>,
     /// Tokens of a step
     #[arg(long = "ub", alias = "ubatch-size", value_name = "N", default_value_t = 512, value_parser = parse_positive)]
     n_ubatch: usize,
@@ -82,7 +82,7 @@ impl Args {
             pre: None,
         };
         let mut model = load_model(&gguf, &options, &mut |_, _| {}).context("cannot load the model")?.model;
-        let mut writer = match &self.save_logits {
+        let mut writer = match &self.kl_save {
             Some(path) => Some(LogitsWriter::create(path, &task, model.limits().vocab)?),
             None => None,
         };
@@ -139,6 +139,8 @@ fn report(task: &Task<'_>, perplexity: &Perplexity, divergence: Option<&Divergen
     if let (Some(d), Some(fields)) = (divergence, report.as_object_mut()) {
         let quantiles = d.quantiles();
         fields.insert("base_perplexity".into(), json!(Perplexity(d.nll_base).value()));
+        fields.insert("perplexity_ratio".into(), json!(d.perplexity_ratio()));
+        fields.insert("perplexity_ratio_error".into(), json!(d.perplexity_ratio_error()));
         fields.insert("ln_perplexity_ratio".into(), json!(d.nll_difference.mean()));
         fields.insert("ln_perplexity_ratio_error".into(), json!(d.nll_difference.standard_error()));
         fields.insert("mean_kld".into(), json!(d.kld.mean()));
@@ -149,6 +151,7 @@ fn report(task: &Task<'_>, perplexity: &Perplexity, divergence: Option<&Divergen
         fields.insert("median_kld".into(), json!(quantiles.map(|q| q.median)));
         fields.insert("rms_p_difference".into(), json!(d.rms_p_difference()));
         fields.insert("same_top".into(), json!(d.same_top_share()));
+        fields.insert("same_top_error".into(), json!(d.same_top_error()));
     }
     report
 }
@@ -167,6 +170,11 @@ fn text(report: &Value) -> String {
     if report.get("mean_kld").is_some() {
         text += &format!("PPL of the base        = {:.4}\n", number("base_perplexity"));
         text += &format!(
+            "PPL/PPL of the base    = {:.6} ± {:.6}\n",
+            number("perplexity_ratio"),
+            number("perplexity_ratio_error")
+        );
+        text += &format!(
             "ln(PPL/PPL of base)    = {:.6} ± {:.6}\n",
             number("ln_perplexity_ratio"),
             number("ln_perplexity_ratio_error")
@@ -184,7 +192,11 @@ fn text(report: &Value) -> String {
             number("max_kld")
         );
         text += &format!("RMS difference of p    = {:.3} %\n", 100.0 * number("rms_p_difference"));
-        text += &format!("same most probable     = {:.3} %\n", 100.0 * number("same_top"));
+        text += &format!(
+            "same most probable     = {:.3} ± {:.3} %\n",
+            100.0 * number("same_top"),
+            100.0 * number("same_top_error")
+        );
     }
     text
 }

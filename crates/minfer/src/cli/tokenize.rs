@@ -33,6 +33,9 @@ pub(super) struct TokenizeArgs {
     /// Print one line per token: its id, and its piece as a JSON string
     #[arg(long)]
     pieces: bool,
+    /// Print JSON; with --pieces, an array of objects
+    #[arg(long)]
+    json: bool,
 }
 
 impl TokenizeArgs {
@@ -50,6 +53,13 @@ impl TokenizeArgs {
             tokenizer.encode_bytes(&text, EncodeOptions { add_special: special, parse_special: special });
         if !self.pieces {
             return print(format!("{}\n", serde_json::to_string(&ids)?));
+        }
+        if self.json {
+            let pieces: Vec<_> = ids
+                .iter()
+                .map(|&id| serde_json::json!({"id": id, "piece": tokenizer.piece(id).unwrap_or_default()}))
+                .collect();
+            return print(format!("{}\n", serde_json::to_string_pretty(&pieces)?));
         }
         let mut lines = String::new();
         for id in ids {

@@ -79,6 +79,22 @@ impl Divergence {
         self.same_top as f64 / self.kld.count() as f64
     }
 
+    /// Standard error of that share, of a binomial distribution.
+    pub fn same_top_error(&self) -> f64 {
+        let share = self.same_top_share();
+        (share * (1.0 - share) / (self.kld.count() as f64 - 1.0)).sqrt()
+    }
+
+    /// `PPL(Q) / PPL(P)`.
+    pub fn perplexity_ratio(&self) -> f64 {
+        self.nll_difference.mean().exp()
+    }
+
+    /// Its standard error, to first order that of its logarithm times itself.
+    pub fn perplexity_ratio_error(&self) -> f64 {
+        self.perplexity_ratio() * self.nll_difference.standard_error()
+    }
+
     /// Root mean square of the difference of probabilities, 0 to 1.
     pub fn rms_p_difference(&self) -> f64 {
         self.p_difference_squared.mean().sqrt()
@@ -116,6 +132,7 @@ mod tests {
         let kl = 0.5 * 1.5f64.ln() + 0.5 * 0.75f64.ln();
         let q = d.quantiles().unwrap();
         assert!((q.max - kl).abs() < 1e-6 && (q.median - kl / 2.0).abs() < 1e-6, "{q:?}");
+        assert!((d.perplexity_ratio() - 1.5f64.sqrt()).abs() < 1e-6 && d.same_top_error() == 0.0);
         assert!((d.nll_difference.mean() - (3f64.ln() - 2f64.ln()) / 2.0).abs() < 1e-6);
         assert_eq!(d.same_top_share(), 1.0);
     }

@@ -199,7 +199,7 @@ fn perplexity_is_compared_with_saved_logits() {
     std::fs::write(&text, "The quick brown fox jumps over the lazy dog. ".repeat(10))
         .expect("a temporary file");
     let common = ["perplexity", "-m", tiny_model(), "--json"];
-    let first = json(&succeeds(&[&common[..], &["-f", &text, "-c", "64", "--save-logits", &base]].concat()));
+    let first = json(&succeeds(&[&common[..], &["-f", &text, "-c", "64", "--kl-save", &base]].concat()));
     let ppl = first["perplexity"].as_f64().expect("a number");
     assert!(ppl.is_finite() && ppl > 1.0);
     let second = json(&succeeds(&[&common[..], &["--kl-base", &base]].concat()));

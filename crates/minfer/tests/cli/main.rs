@@ -2,6 +2,7 @@
 //! model: what needs a model uses a small synthetic one.
 
 mod bad_files;
+mod chat;
 mod commands;
 mod signals;
 mod sources;

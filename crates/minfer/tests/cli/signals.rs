@@ -23,7 +23,7 @@ fn a_reader_that_has_gone_is_no_error() {
     }
 }
 
-fn send(signal: &str, pid: u32) {
+pub(super) fn send(signal: &str, pid: u32) {
     let status = Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs");
     assert!(status.success());
 }
