@@ -443,7 +443,8 @@ impl Parser {
             return self.enter(State::Call(place));
         }
         let Some((head, mut rest)) = self.pending.split_once(separator) else {
-            return if self.pending.len() > LONGEST_NAME { self.no_call(place) } else { self.wait() };
+            let longest = LONGEST_NAME + separator.len();
+            return if self.pending.len() > longest { self.no_call(place) } else { self.wait() };
         };
         if head.len() > LONGEST_NAME {
             return self.no_call(place);
@@ -453,6 +454,9 @@ impl Parser {
             let Some((line, after)) = rest.split_once('\n') else {
                 return if rest.len() > LONGEST_NAME { self.no_call(place) } else { self.wait() };
             };
+            if line.len() > LONGEST_NAME {
+                return self.no_call(place);
+            }
             (name, rest) = (line.trim(), after);
         }
         let trimmed = rest.trim_ascii_start();

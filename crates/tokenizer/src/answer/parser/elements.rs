@@ -17,7 +17,11 @@ impl Parser {
             return if before.starts_with(&self.pending) { self.wait() } else { self.no_call(place) };
         };
         let Some((name, after)) = rest.split_once(elements.call.1) else {
-            return if rest.len() > LONGEST_NAME { self.no_call(place) } else { self.wait() };
+            return if rest.len() > LONGEST_NAME + elements.call.1.len() {
+                self.no_call(place)
+            } else {
+                self.wait()
+            };
         };
         if !is_name(name) {
             return self.no_call(place);

@@ -5,6 +5,9 @@ use super::{Channel, Found, LONGEST_NAME, Parser, State, Step, find};
 /// Ends of harmony's messages.
 const MESSAGE_ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>"];
 
+/// Between a message's head and its text.
+const MESSAGE: &str = "<|message|>";
+
 impl Parser {
     /// The head of a harmony message: channel and recipient.
     pub(super) fn header(&mut self, end: bool) -> Step {
@@ -12,7 +15,7 @@ impl Parser {
         let text = self.pending.trim_ascii_start();
         let begins = BEGINNINGS.iter().any(|known| text.starts_with(known));
         let may_begin = BEGINNINGS.iter().any(|known| known.starts_with(text));
-        let head = text.split_once("<|message|>").map(|(head, _)| head);
+        let head = text.split_once(MESSAGE).map(|(head, _)| head);
         let is_head = |head: &str| head.len() <= LONGEST_NAME && !head.contains('\n');
         match head {
             Some(head) if begins && is_head(head) => {
@@ -21,7 +24,7 @@ impl Parser {
                     after[..end].to_owned()
                 });
                 let is_analysis = head.contains("<|channel|>analysis");
-                let taken = self.pending.len() - text.len() + head.len() + "<|message|>".len();
+                let taken = self.pending.len() - text.len() + head.len() + MESSAGE.len();
                 self.pending.drain(..taken);
                 let channel = match recipient {
                     Some(recipient) if !self.tools.is_empty() => {
@@ -34,7 +37,10 @@ impl Parser {
                 self.enter(State::Message(channel))
             }
             None if !end && may_begin => self.wait(),
-            None if !end && begins && is_head(text) => self.wait(),
+            // The marker may have come in part.
+            None if !end && begins && text.len() < LONGEST_NAME + MESSAGE.len() && !text.contains('\n') => {
+                self.wait()
+            }
             _ => {
                 // Not all of it, or its marker would be found again.
                 let first = self.pending.chars().next().map_or(0, char::len_utf8);
