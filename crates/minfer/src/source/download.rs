@@ -129,7 +129,7 @@ impl<'a> Job<'a> {
             }
             if offline && !received || !retry.again(&why, wait) {
                 if !received {
-                    return Err(error);
+                    return Err(*error);
                 }
                 let url = self.wanted.url.shown();
                 return Err(SourceError::Incomplete { url, attempts: retry.failures(), why, kept: have });
@@ -234,7 +234,7 @@ impl<'a> Job<'a> {
     ) -> Result<(), Failure> {
         let mut file = self.part.open_at(start).map_err(Failure::Final)?;
         let passing = |why: String| Failure::Passing {
-            error: SourceError::BadAnswer { url: self.wanted.url.shown(), why: why.clone() },
+            error: Box::new(SourceError::BadAnswer { url: self.wanted.url.shown(), why: why.clone() }),
             why,
             wait: None,
             offline: false,

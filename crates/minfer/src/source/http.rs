@@ -59,7 +59,7 @@ pub(super) enum Failure {
         /// There was no connection at all.
         offline: bool,
         /// The error if this was the last attempt and nothing had arrived.
-        error: SourceError,
+        error: Box<SourceError>,
     },
 }
 
@@ -140,7 +140,7 @@ impl Http {
                         let error = SourceError::BadAnswer { url: url.shown(), why: why.clone() };
                         match e {
                             ureq::Error::Io(_) | ureq::Error::Timeout(_) => {
-                                Failure::Passing { why, wait: None, offline: false, error }
+                                Failure::Passing { why, wait: None, offline: false, error: error.into() }
                             }
                             _ => Failure::Final(error),
                         }
@@ -151,7 +151,7 @@ impl Http {
                 Err(Failure::Final(e)) => return Err(e),
                 Err(Failure::Passing { why, wait, offline, error }) => {
                     if offline || !retry.again(&why, wait) {
-                        return Err(error);
+                        return Err(*error);
                     }
                 }
             }
@@ -175,7 +175,7 @@ impl Http {
         match passing {
             true => {
                 let why = format!("the server answered {status}");
-                Err(Failure::Passing { why, wait: answer.retry_after(), offline: false, error })
+                Err(Failure::Passing { why, wait: answer.retry_after(), offline: false, error: error.into() })
             }
             false => Err(Failure::Final(error)),
         }
@@ -245,19 +245,27 @@ fn unreachable(url: &Url, e: ureq::Error) -> Failure {
     let why = describe(&e);
     let error = SourceError::Unreachable { origin: url.origin(), why: why.clone() };
     let offline = match &e {
-        // A name that does not resolve is a machine without network much more often than a passing fault, but a
-        // download that has come far can wait for it.
+        // That is a machine without network much more often than a passing fault; a download that has come far waits
+        // for it all the same.
         ureq::Error::HostNotFound => true,
         ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => true,
         ureq::Error::Timeout(_) => false,
         ureq::Error::Io(e) if e.kind() == ErrorKind::InvalidData => return Failure::Final(error),
-        ureq::Error::Io(e) => matches!(
+        // A line that breaks may hold the next time; anything else, a name that does not resolve for one, will not
+        // go away in seconds.
+        ureq::Error::Io(e) => !matches!(
             e.kind(),
-            ErrorKind::ConnectionRefused | ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable
+            ErrorKind::ConnectionReset
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::BrokenPipe
+                | ErrorKind::UnexpectedEof
+                | ErrorKind::TimedOut
+                | ErrorKind::WouldBlock
+                | ErrorKind::Interrupted
         ),
         _ => return Failure::Final(error),
     };
-    Failure::Passing { why, wait: None, offline, error }
+    Failure::Passing { why, wait: None, offline, error: error.into() }
 }
 
 /// An error of the connection, for people.
@@ -265,6 +273,10 @@ pub(super) fn describe(e: &ureq::Error) -> String {
     match e {
         ureq::Error::HostNotFound => "its name does not resolve; is there a network?".to_owned(),
         ureq::Error::Timeout(_) => "it has been silent for too long".to_owned(),
+        // The standard library has no kind of its own for this.
+        ureq::Error::Io(e) if e.to_string().contains("lookup address") => {
+            describe(&ureq::Error::HostNotFound)
+        }
         ureq::Error::Io(e) => e.to_string(),
         e => e.to_string(),
     }
