@@ -182,7 +182,9 @@ impl<'a> Job<'a> {
         };
         let answer = self.http.accepted(answer)?;
         let total = match answer.status {
-            206 => content_range(&answer).and_then(|(_, total)| total).or(length.map(|n| n + start)),
+            206 => content_range(&answer)
+                .and_then(|(_, total)| total)
+                .or(length.and_then(|n| n.checked_add(start))),
             _ => length,
         };
         self.agree_on_size(total)?;
@@ -205,13 +207,13 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Takes the hub's word for the hash, and complains if it is not the word that it gave before.
+    /// Takes the hub's word for the hash, and complains if it is not the one that was asked for.
     fn agree_on_hash(&mut self, answer: &Answer) -> Result<(), Failure> {
         match (&answer.linked_sha256, &self.sha256) {
-            (Some(found), Some(expected)) if found != expected => {
+            (Some(found), Some(expected)) if found != expected && self.wanted.sha256.is_some() => {
                 Err(self.bad(&format!("its sha256 there is {found}, expected {expected}")))
             }
-            (Some(found), None) => {
+            (Some(found), _) => {
                 self.sha256 = Some(found.clone());
                 Ok(())
             }

@@ -155,14 +155,14 @@ impl Plan {
         folder: &Path,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Arrived>, SourceError> {
-        let all: Option<u64> = self.files.iter().map(|f| f.size).sum();
+        let all = self.files.iter().try_fold(0u64, |sum, f| sum.checked_add(f.size?));
         let mut before = 0;
         let mut arrived = Vec::new();
         for wanted in &self.files {
             let mut last_total = 0;
             let mut step = |step: Step| match step {
                 Step::Have(done, total) => {
-                    last_total = all.or(total.map(|t| t + before)).unwrap_or(0);
+                    last_total = all.or(total.map(|t| t.saturating_add(before))).unwrap_or(0);
                     progress(Progress::Downloading { done: before + done, total: last_total });
                 }
                 Step::Checked(done) => {
