@@ -292,7 +292,24 @@ unsafe fn tile_float<S: Simd, F: Float, const T: usize>(
         while k < job.k {
             let end = (k + FLOAT_SEGMENT).min(job.k);
             let mut chains = [[S::splat(0.0); 4]; T];
-            if T > S::CHAINED {
+            if T <= S::CHAINED {
+                while k + 4 <= end {
+                    for c in 0..4 {
+                        let w = F::value::<S>(panel.add((k + c) * F::GROUP_BYTES));
+                        for t in 0..T {
+                            chains[t][c] = S::fma(w, S::splat(*x[t].add(k + c)), chains[t][c]);
+                        }
+                    }
+                    k += 4;
+                }
+                for c in 0..end - k {
+                    let w = F::value::<S>(panel.add((k + c) * F::GROUP_BYTES));
+                    for t in 0..T {
+                        chains[t][c] = S::fma(w, S::splat(*x[t].add(k + c)), chains[t][c]);
+                    }
+                }
+            } else {
+                // The same chains, one after the other.
                 for c in 0..4 {
                     let mut chain = [S::splat(0.0); T];
                     for k in (k + c..end).step_by(4) {
@@ -304,22 +321,6 @@ unsafe fn tile_float<S: Simd, F: Float, const T: usize>(
                     for t in 0..T {
                         chains[t][c] = chain[t];
                     }
-                }
-                k = end;
-            }
-            while k + 4 <= end {
-                for c in 0..4 {
-                    let w = F::value::<S>(panel.add((k + c) * F::GROUP_BYTES));
-                    for t in 0..T {
-                        chains[t][c] = S::fma(w, S::splat(*x[t].add(k + c)), chains[t][c]);
-                    }
-                }
-                k += 4;
-            }
-            for c in 0..end - k {
-                let w = F::value::<S>(panel.add((k + c) * F::GROUP_BYTES));
-                for t in 0..T {
-                    chains[t][c] = S::fma(w, S::splat(*x[t].add(k + c)), chains[t][c]);
                 }
             }
             k = end;
