@@ -136,6 +136,10 @@ impl DecoderSpec {
                 let what = format!("{q} query heads and {kv} key heads of {dim} channels");
                 return Err(keys.bad("attention.head_count", what));
             }
+            if layer.block == Block::Parallel && layer.norms == Norms::Post {
+                // Attention and feed-forward share the input that the norm before them makes.
+                return Err(keys.unsupported("parallel stages without a norm before them".into()));
+            }
             if let Mask::Sliding(0) = layer.mask {
                 return Err(keys.bad("attention.sliding_window", "expected at least 1, found 0".into()));
             }
