@@ -152,11 +152,7 @@ fn logging(level: Option<&str>) -> Result<()> {
     let filter = filter.unwrap_or_else(|| "warn".to_owned());
     let filter = tracing_subscriber::EnvFilter::try_new(&filter)
         .map_err(|e| args::usage(format!("log level '{filter}': {e}")))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(terminal::stderr_is_terminal())
-        .init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     Ok(())
 }
 

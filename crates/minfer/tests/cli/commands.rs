@@ -227,3 +227,79 @@ fn synth_is_repeatable_and_leaves_nothing_behind_when_it_fails() {
     let text = fails(&["synth", shape.to_str().expect("UTF-8"), out.to_str().expect("UTF-8")], 1);
     assert!(text.contains("n_layer") && !out.exists(), "{text}");
 }
+
+#[test]
+fn run_prints_log_probabilities_of_every_token() {
+    let args = ["run", "-m", tiny_model(), "--temp", "0", "-n", "6"];
+    let text = succeeds(&[&args[..], &["hello"]].concat());
+    let lines = succeeds(&[&args[..], &["--logprobs", "3", "hello"]].concat());
+    let tokens: Vec<Value> = lines.lines().map(json).collect();
+    assert_eq!(tokens.len(), 6);
+    let bytes = |token: &Value| -> Vec<u8> { serde_json::from_value(token["bytes"].clone()).expect("bytes") };
+    let joined: Vec<u8> = tokens.iter().flat_map(bytes).collect();
+    assert_eq!(String::from_utf8_lossy(&joined), text.trim_end_matches('\n'));
+    for token in &tokens {
+        let top = token["top"].as_array().expect("an array");
+        assert_eq!(top.len(), 3);
+        assert_eq!((&top[0]["id"], &top[0]["logprob"]), (&token["id"], &token["logprob"]), "greedy");
+        let values: Vec<f64> = top.iter().filter_map(|t| t["logprob"].as_f64()).collect();
+        assert!(values.len() == 3 && values.is_sorted_by(|a, b| a >= b) && values[0] <= 0.0, "{token}");
+    }
+    // A bias beyond all logits decides; log-probabilities are of the model's own logits.
+    let second = tokens[0]["top"][1]["id"].as_u64().expect("an id");
+    let bias = format!("{second}+1e9");
+    let biased = [&args[..], &["--logprobs", "1", "-l", &bias, "hello"]].concat();
+    let first = json(succeeds(&biased).lines().next().expect("a line"));
+    assert_eq!((&first["id"], &first["logprob"]), (&second.into(), &tokens[0]["top"][1]["logprob"]));
+    let forbidden = format!("{}-inf", tokens[0]["id"]);
+    let without = [&args[..], &["--logprobs", "1", "--logit-bias", &forbidden, "hello"]].concat();
+    assert_eq!(json(succeeds(&without).lines().next().expect("a line"))["id"], second);
+    assert!(
+        fails(&["run", "-m", tiny_model(), "-l", "1024+1", "x"], 1).contains("logit_bias has token 1024")
+    );
+    assert!(fails(&["run", "-m", tiny_model(), "--typical", "2", "x"], 1).contains("typical_p is 2"));
+    fails(&["run", "-m", tiny_model(), "--logprobs", "21", "x"], 2);
+    fails(&["run", "-m", tiny_model(), "-l", "5", "x"], 2);
+}
+
+#[test]
+fn run_ends_at_the_first_of_several_stop_strings() {
+    let args = ["run", "-m", tiny_model(), "--temp", "0", "-n", "8"];
+    let text = succeeds(&[&args[..], &["hello"]].concat());
+    let piece = |at: usize| text.chars().skip(at).take(2).collect::<String>();
+    let (late, early) = (piece(6), piece(2));
+    let stopped =
+        succeeds(&[&args[..], &["--stop", &late, "--stop", "no such", "--stop", &early, "hello"]].concat());
+    let expected = [&late, &early].iter().filter_map(|s| text.find(s.as_str())).min().expect("both occur");
+    assert_eq!(stopped.trim_end_matches('\n'), &text[..expected]);
+}
+
+#[test]
+fn shells_and_man_know_every_command() {
+    let help = succeeds(&["--help"]);
+    let section = help.split("Commands:").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list");
+    let names: Vec<&str> = section.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.len() > 10 && names.contains(&"chat"), "{names:?}");
+    let page = succeeds(&["man"]);
+    assert!(page.starts_with(".ie") && page.contains(".TH minfer 1"), "{page}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = succeeds(&["completions", shell]);
+        for name in &names {
+            assert!(script.contains(name) && page.contains(name), "{shell}: {name}");
+            let own = succeeds(&["man", name]);
+            assert!(own.contains(&format!(".TH minfer-{name} 1")) && own.contains("log"), "{own}");
+        }
+    }
+    assert!(fails(&["man", "nothing"], 2).contains("chat"));
+    fails(&["completions", "cmd"], 2);
+}
+
+#[test]
+fn tables_have_a_form_as_json() {
+    let pieces = json(&succeeds(&["tokenize", "-m", tiny_model(), "--pieces", "--json", "a"]));
+    let plain = json(&succeeds(&["tokenize", "-m", tiny_model(), "--json", "a"]));
+    assert_eq!(pieces[0]["id"], plain[0]);
+    let bench = ["bench", "-m", tiny_model(), "-p", "4", "-n", "0", "-r", "1", "--json"];
+    assert_eq!(json(&succeeds(&bench))[0]["n_prompt"], 4);
+    fails(&[&bench[..], &["-o", "csv"]].concat(), 2);
+}
