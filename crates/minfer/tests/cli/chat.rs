@@ -208,7 +208,7 @@ fn a_full_context_stops_with_a_word_and_goes_on_as_told() {
     assert!(text.contains("/drop N") && text.contains("dropped 2 exchanges"), "{text}");
     let saved = read_json(&file);
     let count = saved["messages"].as_array().map_or(0, Vec::len);
-    assert!(count >= 2 && count % 2 == 0, "the last message has its answer: {saved}");
+    assert!(count >= 2 && count.is_multiple_of(2), "the last message has its answer: {saved}");
     // A single message that is too long.
     let (answers, text) = talk_fails(&small, &format!("{}\n/stats\n", "word ".repeat(200)));
     assert!(text.contains("96 fit") && text.contains("/new") && !text.contains("/drop"), "{text}");
