@@ -216,6 +216,11 @@ impl CpuDevice {
         let isa = choose(options.isa, &Host::levels())?;
         let threads =
             options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+        let most = 4 * std::thread::available_parallelism().map_or(1, |n| n.get());
+        if threads > most.max(8) {
+            let what = format!("{threads} threads: expected at most {}, four for each core", most.max(8));
+            return Err(DeviceError::Fault(what));
+        }
         let pool = Pool::new(threads)
             .map_err(|error| DeviceError::Fault(format!("cannot start {threads} worker threads: {error}")))?;
         Ok(CpuDevice {

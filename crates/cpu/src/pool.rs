@@ -26,6 +26,8 @@ type Job<'a> = dyn Fn(&Worker<'_>) + Sync + 'a;
 
 struct Shared {
     threads: usize,
+    /// More workers than cores.
+    crowded: bool,
     epoch: Padded<AtomicU64>,
     /// The job of the present epoch: a pointer to a `&Job` on the caller's stack, valid until `running` is 0.
     job: Padded<AtomicUsize>,
@@ -77,7 +79,7 @@ impl Worker<'_> {
                 // Another worker panicked and will never arrive; its panic is the one that is reported.
                 resume_unwind(Box::new(Abandoned));
             }
-            relax(&mut spins);
+            relax(&mut spins, shared.crowded);
         }
     }
 
@@ -98,9 +100,10 @@ impl Worker<'_> {
     }
 }
 
-fn relax(spins: &mut u32) {
+/// Waits a moment. With more workers than cores the one waited for may need this core.
+fn relax(spins: &mut u32, crowded: bool) {
     *spins += 1;
-    if *spins > SPINS_BEFORE_YIELD {
+    if crowded || *spins > SPINS_BEFORE_YIELD {
         std::thread::yield_now();
     } else {
         std::hint::spin_loop();
@@ -116,6 +119,7 @@ impl Pool {
         let threads = threads.max(1);
         let shared = Arc::new(Shared {
             threads,
+            crowded: threads > std::thread::available_parallelism().map_or(1, |n| n.get()),
             epoch: Padded(AtomicU64::new(0)),
             job: Padded(AtomicUsize::new(0)),
             running: Padded(AtomicUsize::new(0)),
@@ -169,7 +173,7 @@ impl Pool {
         }
         let mut spins = 0;
         while shared.running.0.load(Ordering::Acquire) != 0 {
-            relax(&mut spins);
+            relax(&mut spins, shared.crowded);
         }
         if shared.failed.swap(false, Ordering::Relaxed) {
             shared.arrived.0.store(0, Ordering::Relaxed);
@@ -201,7 +205,7 @@ fn work(shared: &Shared, id: usize) {
         let mut spins = 0;
         while shared.epoch.0.load(Ordering::Acquire) == epoch {
             spins += 1;
-            if spins < SPINS {
+            if spins < SPINS && !shared.crowded {
                 std::hint::spin_loop();
                 continue;
             }

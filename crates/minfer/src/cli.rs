@@ -128,7 +128,8 @@ fn chain(e: &anyhow::Error) -> String {
             text.push_str(&cause);
         }
     }
-    text
+    // A cause may quote a file.
+    terminal::printable(&text, &['\n', '\t'])
 }
 
 /// llama-bench's flags of one dash and several letters, spelled with two: `-ub 512` is `--ub 512`.

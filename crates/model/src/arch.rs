@@ -256,7 +256,12 @@ impl<'a> Keys<'a> {
 
     /// A rope with this base and scaling.
     pub(crate) fn rope(&self, style: RopeStyle, base: f32, scaling: &rope::Scaling) -> Result<Rope, Error> {
-        let dims = self.usize_or("rope.dimension_count", self.head_dim()?)?;
+        let head = self.head_dim()?;
+        let dims = self.usize_or("rope.dimension_count", head)?;
+        if dims > head {
+            let what = format!("expected at most the {head} channels of a head, found {dims}");
+            return Err(self.bad("rope.dimension_count", what));
+        }
         if dims == 0 || !dims.is_multiple_of(2) {
             return Err(self
                 .bad("rope.dimension_count", format!("expected an even number of channels, found {dims}")));

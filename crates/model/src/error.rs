@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     File(#[from] minfer_gguf::Error),
     /// An architecture that there is no decoder for.
-    #[error("{file}: architecture \"{found}\" is not supported; supported: {}", supported.join(", "))]
+    #[error("{file}: architecture {found:?} is not supported; supported: {}", supported.join(", "))]
     Architecture {
         /// The file.
         file: String,

@@ -6,11 +6,11 @@ use minfer::facts::{Facts, human_bytes, human_count};
 use minfer::gguf::{self, Gguf};
 use minfer::model::{LoadOptions, MemoryPlan, plan_memory};
 use minfer::source::Source;
-use minfer::tokenizer::Tokenizer;
+use minfer::tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::{Value, json};
 
 use super::args::{open, parse_positive, parse_source};
-use super::terminal::print;
+use super::terminal::{print, printable};
 
 /// Show what a model file is, and whether it would run here
 #[derive(clap::Args)]
@@ -42,6 +42,9 @@ impl Args {
         let options = LoadOptions { context: self.ctx, ..LoadOptions::default() };
         let plan = plan_memory(&gguf, &device, &options).map_err(|e| e.to_string());
         let vocabulary = Tokenizer::from_gguf(gguf.metadata()).map_err(|e| e.to_string());
+        let template =
+            ChatTemplate::from_gguf(gguf.metadata()).map(|t| t.is_some()).map_err(|e| e.to_string());
+        let reason = plan.as_ref().err().or(vocabulary.as_ref().err());
         let free = Host::detect().memory_available;
         if self.json {
             let mut report = json!({
@@ -50,10 +53,12 @@ impl Args {
                 "kernels": facts.kernels(device.isa()),
                 "memory": plan.as_ref().ok().map(memory_json),
                 "memory_available": free,
-                "runs": plan.is_ok(),
-                "reason": plan.as_ref().err(),
+                "runs": reason.is_none(),
+                "reason": reason,
                 "vocabulary": vocabulary.as_ref().ok().map(Tokenizer::vocab_size),
                 "vocabulary_error": vocabulary.as_ref().err(),
+                "chat_template": template.as_ref().ok(),
+                "chat_template_error": template.as_ref().err(),
             });
             if self.tensors {
                 report["tensors"] = gguf.tensors().map(|t| json!({
@@ -70,7 +75,16 @@ impl Args {
             Ok(tokenizer) => format!("vocabulary    {} tokens\n", tokenizer.vocab_size()),
             Err(e) => format!("vocabulary    cannot be used: {e}\n"),
         };
-        text += &runs(&plan, free);
+        text += &match &template {
+            Ok(true) => "template      for chat\n".to_owned(),
+            Ok(false) => "template      none: a base model, for `run --raw`\n".to_owned(),
+            Err(e) => format!("template      cannot be used: {}\n", e.replace('\n', " ")),
+        };
+        text += &match (&plan, reason) {
+            (Ok(plan), None) => runs(plan, free),
+            (_, Some(why)) => format!("runs here     no: {why}\n"),
+            (Err(why), None) => format!("runs here     no: {why}\n"),
+        };
         if self.metadata {
             text += "\nmetadata\n";
             metadata(&gguf).for_each(|(key, value)| text += &format!("  {key} = {value}\n"));
@@ -83,7 +97,7 @@ impl Args {
                     &format!("  {:<36} {:>8} {:>20} {:>12}\n", t.name(), t.ty().name(), dims, t.data().len());
             }
         }
-        print(text)
+        print(printable(&text, &['\n']))
     }
 }
 
@@ -98,7 +112,10 @@ fn memory_json(plan: &MemoryPlan) -> Value {
 }
 
 fn describe(gguf: &Gguf, facts: &Facts) -> String {
-    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "(not named)".to_owned());
+    let known = |value: &Option<String>| match value {
+        Some(value) => printable(value, &[]),
+        None => "(not named)".to_owned(),
+    };
     let mut text = String::new();
     for path in gguf.paths() {
         text += &format!("file          {}\n", path.display());
@@ -123,11 +140,7 @@ fn describe(gguf: &Gguf, facts: &Facts) -> String {
 }
 
 /// Whether it runs, with how much memory.
-fn runs(plan: &Result<MemoryPlan, String>, free: Option<u64>) -> String {
-    let plan = match plan {
-        Ok(plan) => plan,
-        Err(e) => return format!("runs here     no: {e}\n"),
-    };
+fn runs(plan: &MemoryPlan, free: Option<u64>) -> String {
     let total = plan.total();
     let verdict = match free {
         Some(free) if free < total => {

@@ -18,6 +18,15 @@ pub(super) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
+/// Text from a file as a terminal may have it: control characters are spelled out, `keep` excepted.
+pub(super) fn printable(text: &str, keep: &[char]) -> String {
+    let spelled = |c: char| c.is_control() && !keep.contains(&c);
+    if !text.contains(spelled) {
+        return text.to_owned();
+    }
+    text.chars().map(|c| if spelled(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 /// Writes a line to stderr.
 pub(super) fn note(text: &str) {
     // Nobody can be told that stderr is closed.
