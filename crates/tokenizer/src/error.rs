@@ -88,6 +88,22 @@ pub enum Error {
     /// The special tokens are too many or too long to search for.
     #[error("cannot search text for the special tokens of this vocabulary")]
     SpecialTokens(#[source] aho_corasick::BuildError),
+    /// A chat template is far larger than any should be.
+    #[error("the chat template has {found} bytes; the limit is {limit}")]
+    TemplateSize {
+        /// Its bytes.
+        found: usize,
+        /// The most that are taken.
+        limit: usize,
+    },
+    /// The system has no thread with a stack for the chat template.
+    #[error("no thread with a stack of {bytes} bytes for the chat template")]
+    TemplateThread {
+        /// Bytes of stack asked for.
+        bytes: usize,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// A chat template does not parse.
     #[error("chat template, line {line}: {detail}, in `{construct}`")]
     TemplateSyntax {

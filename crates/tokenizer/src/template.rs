@@ -5,6 +5,7 @@
 //! <https://github.com/huggingface/transformers/blob/main/src/transformers/utils/chat_template_utils.py>.
 
 mod json;
+mod limits;
 mod methods;
 mod names;
 mod python;
@@ -24,10 +25,6 @@ use crate::Error;
 
 /// The name errors know the template by.
 const NAME: &str = "chat template";
-
-/// Instructions (and 64-byte parts of data) that one rendering may cost: far above the 100,000 or so of a long
-/// conversation, and a second or so of a template that would never end.
-const FUEL: u64 = 10_000_000;
 
 /// A compiled chat template. Immutable, so one may serve all threads.
 pub struct ChatTemplate {
@@ -62,15 +59,26 @@ impl ChatTemplate {
     }
 
     /// Compiles a template. One that uses a filter, test or function that does not exist is refused, unless that is
-    /// within an `if` ([`warnings`](Self::warnings)).
+    /// within an `if` ([`warnings`](Self::warnings)), and so is one above 128 KiB.
     pub fn new(source: &str) -> Result<ChatTemplate, Error> {
+        if source.len() > limits::MAX_SOURCE {
+            return Err(Error::TemplateSize { found: source.len(), limit: limits::MAX_SOURCE });
+        }
+        limits::with_stack(|| ChatTemplate::compile(source))
+    }
+
+    fn compile(source: &str) -> Result<ChatTemplate, Error> {
         let source = prepare(source);
+        if let Some((line, found)) = names::longest_tag(&source).filter(|tag| tag.1 > limits::MAX_TOKENS) {
+            let detail = format!("a tag of {found} names and signs; the limit is {}", limits::MAX_TOKENS);
+            return Err(Error::TemplateSyntax { line, construct: construct(&source, line), detail });
+        }
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| syntax_error(&source, &error))?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_unknown_method_callback(methods::call);
-        environment.set_fuel(Some(FUEL));
+        environment.set_fuel(Some(limits::FUEL));
         environment.set_formatter(python::print);
         environment.add_filter("tojson", json::tojson);
         environment.add_filter("string", python::string);
@@ -119,8 +127,12 @@ impl ChatTemplate {
         &self.warnings
     }
 
-    /// Renders a conversation to the text that the model expects.
+    /// Renders a conversation to the text that the model expects, of at most 32 MiB.
     pub fn render(&self, input: &TemplateInput) -> Result<String, Error> {
+        limits::with_stack(|| self.render_here(input))
+    }
+
+    fn render_here(&self, input: &TemplateInput) -> Result<String, Error> {
         let now = input.now.clone();
         let strftime_now = move |format: &str| strftime(now.as_ref(), format);
         let mut variables = vec![
@@ -133,10 +145,17 @@ impl ChatTemplate {
             ("strftime_now", Value::from_function(strftime_now)),
         ];
         variables.extend(input.kwargs.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
+        let mut rendered = limits::Rendered::default();
         self.environment
             .get_template(NAME)
-            .and_then(|template| template.render(Value::from_pairs(variables)))
-            .map_err(|error| self.render_error(&error))
+            .and_then(|template| template.render_captured_to(Value::from_pairs(variables), &mut rendered))
+            .map(drop)
+            .map_err(|error| self.render_error(&error))?;
+        String::from_utf8(rendered.0).map_err(|error| Error::TemplateRender {
+            line: 1,
+            construct: construct(&self.source, 1),
+            detail: error.to_string(),
+        })
     }
 
     fn render_error(&self, error: &minijinja::Error) -> Error {
@@ -206,7 +225,7 @@ impl fmt::Display for Raised {
 impl std::error::Error for Raised {}
 
 fn raise_exception(message: Value) -> Result<Value, minijinja::Error> {
-    let message = message.to_string();
+    let message = python::text(&message)?;
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 
@@ -272,6 +291,11 @@ fn construct(source: &str, line: usize) -> String {
 
 /// Line (from 1), text of that line, and description of an error.
 fn place(source: &str, error: &minijinja::Error) -> (usize, String, String) {
+    // The writer's error says what is wrong; the one around it, only that something is.
+    let written = std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<std::io::Error>())
+        .and_then(|source| source.get_ref()?.downcast_ref::<minijinja::Error>());
+    let error = written.unwrap_or(error);
     let line = error.line().unwrap_or(1);
     let detail = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),

@@ -194,3 +194,76 @@ fn constructs_render_as_in_python() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn long_sources_neither_overflow_the_stack_nor_are_taken() {
+    const ROOM: usize = 128 << 10;
+    let fill = |begin: &str, part: &str, end: &str| {
+        let times = (ROOM - begin.len() - end.len()) / part.len();
+        format!("{begin}{}{end}", part.repeat(times))
+    };
+    for (begin, part, end) in [
+        ("{{ ", "1+", "1 }}"),
+        ("{{ ", "-", "1 }}"),
+        ("{{ ", "not ", "1 }}"),
+        ("{{ ", "1~", "1 }}"),
+        ("{{ x", ".y", " }}"),
+        ("{{ x", "[0]", " }}"),
+        ("{{ x", "()", " }}"),
+        ("{{ 'x'", "|upper", " }}"),
+        ("{{ x", " is odd", " }}"),
+        ("{{ ", "1 if 1 else ", "1 }}"),
+        ("{{ ", "1 if x else ", "1 }}"),
+        ("{{ ", "1 and ", "1 }}"),
+        ("{{ ", "x<", "1 }}"),
+        ("{{ ", "2**", "1 }}"),
+        ("{{ ", "(", ""),
+        ("{{ ", "[", ""),
+        ("{% if 0 %}", "{% elif 0 %}", "{% endif %}"),
+        ("", "{% if 1 %}", ""),
+    ] {
+        // Some are refused for other reasons. That the process goes on is the point.
+        let _ = render(&fill(begin, part, end));
+        // As long as a tag may be.
+        let _ = render(&format!("{begin}{}{end}", part.repeat(1000)));
+    }
+    let error = render(&fill("{{ ", "1~", "1 }}")).unwrap_err().to_string();
+    assert!(error.contains("the limit is 4096"), "{error}");
+    assert!(matches!(
+        render(&"x".repeat(ROOM + 1)),
+        Err(Error::TemplateSize { found, limit }) if (found, limit) == (ROOM + 1, ROOM)
+    ));
+}
+
+#[test]
+fn deep_values_are_compared_and_dropped() {
+    let nest = "{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(40000) %}\
+        {% set ns.l = [ns.l] %}{% set ns.m = [ns.m] %}{% endfor %}";
+    assert_eq!(render(&format!("{nest}{{{{ ns.l == ns.m }}}}")).unwrap(), "True");
+    for print in ["{{ ns.l }}", "{{ ns.l|tojson }}"] {
+        let error = render(&format!("{nest}{print}")).unwrap_err().to_string();
+        assert!(error.contains("nested too deeply"), "{error}");
+    }
+    let error = render(&nest.replace("40000", "99999")).unwrap_err().to_string();
+    assert!(error.contains("fuel"), "{error}");
+}
+
+#[test]
+fn texts_have_a_limit() {
+    let share = "{% set ns = namespace(l=['abc'], s='ab') %}{% for i in range(60) %}\
+        {% set ns.l = [ns.l, ns.l] %}{% endfor %}";
+    for print in [
+        "{{ ns.l }}",
+        "{{ ns.l|tojson }}",
+        "{{ ns.l|string }}",
+        "{{ [ns.l]|join }}",
+        "{{ raise_exception(ns.l) }}",
+        "{% set s = 'x' * 1000000 %}{% for i in range(40) %}{{ s }}{% endfor %}",
+    ] {
+        let error = render(&format!("{share}{print}")).unwrap_err().to_string();
+        assert!(error.contains("more than 32 MiB"), "{print}: {error}");
+    }
+    let doubled =
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+    assert!(render(doubled).unwrap_err().to_string().contains("fuel"));
+}

@@ -6,6 +6,8 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::limits;
+
 /// Arrays and objects within one another. The depth of the template's own data, so generous; the stack is not.
 const MAX_DEPTH: usize = 256;
 
@@ -47,10 +49,10 @@ pub(super) fn tojson(value: Value, arguments: Rest<Value>, named: Kwargs) -> Res
 
 fn indent(value: &Value) -> Result<String, Error> {
     match (value.as_str(), value.as_i64()) {
-        (Some(text), _) => Ok(text.to_owned()),
-        // Python takes any number; nobody needs more than a line is wide.
+        // Python takes any text and number; nobody needs more than a line is wide.
+        (Some(text), _) if text.len() <= 64 => Ok(text.to_owned()),
         (_, Some(width)) if width <= 64 => Ok(" ".repeat(width.max(0) as usize)),
-        _ => Err(invalid("tojson: indent is a text or a number of at most 64")),
+        _ => Err(invalid("tojson: indent is a text of at most 64 bytes or a number of at most 64")),
     }
 }
 
@@ -73,6 +75,7 @@ fn write_value(out: &mut String, value: &Value, style: &Style, depth: usize) -> 
     if depth > MAX_DEPTH {
         return Err(invalid("tojson: nested too deeply"));
     }
+    limits::check(out.len())?;
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -123,6 +123,13 @@ fn define<'s>(keyword: &str, tokens: &[(Token<'s>, usize)], own: &mut FxHashSet<
     own.extend(names.filter_map(|token| if let Token::Name(name) = token { Some(name) } else { None }));
 }
 
+/// The tag of most tokens: its line, and how many.
+pub(super) fn longest_tag(source: &str) -> Option<(usize, usize)> {
+    let sizes =
+        tags(source).into_iter().map(|tag| (tag.tokens.first().map_or(1, |token| token.1), tag.tokens.len()));
+    sizes.max_by_key(|(_, tokens)| *tokens)
+}
+
 fn tags(source: &str) -> Vec<Tag<'_>> {
     let mut tags: Vec<Tag<'_>> = Vec::new();
     let (mut at, mut line) = (0, 1);

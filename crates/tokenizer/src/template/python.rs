@@ -7,6 +7,7 @@ use minijinja::value::{Kwargs, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
 use super::json::float;
+use super::limits;
 
 /// Lists and maps within one another.
 const MAX_DEPTH: usize = 256;
@@ -55,6 +56,7 @@ pub(super) fn join(value: Value, separator: Option<Value>, named: Kwargs) -> Res
             Some(attribute) => text(&item.get_item(attribute)?)?,
             None => text(&item)?,
         });
+        limits::check(out.len())?;
     }
     Ok(out)
 }
@@ -64,6 +66,8 @@ fn write(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply"));
     }
+    // Lists that share their items print exponentially.
+    limits::check(out.len())?;
     match value.kind() {
         ValueKind::String => write_repr(out, value.as_str().unwrap_or_default()),
         ValueKind::Number if !value.is_integer() => {
