@@ -193,7 +193,7 @@ unsafe fn segment_rows<S: Simd, E: KvElem, const R: usize>(job: &SegmentJob<'_>,
         }
         let mut sums = [(0f32, 0f32); R];
         for r in 0..R {
-            sums[r] = softmax::<S>(&mut p[r], from[r], to[r], job);
+            sums[r] = softmax::<S>(&mut p[r], from[r], to[r]);
         }
         // Keys that every row sees go together; those at the ends, row by row, before and after: each row still adds
         // its own in ascending order. Rows of one token have no ends.
@@ -260,12 +260,7 @@ unsafe fn scores<S: Simd, E: KvElem, const R: usize>(
 
 /// Turns the scores `from..to` into `e^{s−m}` and everything else of their vectors into 0; returns (m, l).
 #[inline(always)]
-unsafe fn softmax<S: Simd>(
-    p: &mut [f32; ATTN_SEGMENT],
-    from: usize,
-    to: usize,
-    _job: &SegmentJob<'_>,
-) -> (f32, f32) {
+unsafe fn softmax<S: Simd>(p: &mut [f32; ATTN_SEGMENT], from: usize, to: usize) -> (f32, f32) {
     let (first, last) = (from / LANES * LANES, to.next_multiple_of(LANES));
     p[first..from].fill(f32::NEG_INFINITY);
     p[to..last].fill(f32::NEG_INFINITY);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use minfer::cpu::{Isa, Repack};
+use minfer::cpu::{CpuOptions, Isa, Repack};
 use minfer::engine::SamplingParams;
 use minfer::gguf::Gguf;
 use minfer::source::{Cache, Source};
@@ -79,6 +79,13 @@ pub(super) struct DeviceArgs {
     /// Numerics profile; every one gives the same bits for any batch, number of threads and instruction set
     #[arg(long, value_enum, default_value_t = Numerics::Auto)]
     pub numerics: Numerics,
+}
+
+impl DeviceArgs {
+    /// How to set the CPU up, with so many threads.
+    pub(super) fn cpu(&self, threads: &ThreadArgs) -> CpuOptions {
+        CpuOptions { threads: threads.threads, isa: self.isa, repack: self.repack.into() }
+    }
 }
 
 /// A device.

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use minfer::chat::{Answer, Chat, Conversation, End, OnFull, Part, Record, Settings};
-use minfer::cpu::CpuOptions;
 use minfer::model::LoadOptions;
 use minfer::{Error, Options};
 
@@ -118,11 +117,7 @@ impl Args {
     fn load(&self) -> Result<Chat> {
         let gguf = open(&self.model.model)?;
         let options = Options {
-            cpu: CpuOptions {
-                threads: self.threads.threads,
-                isa: self.device.isa,
-                repack: self.device.repack.into(),
-            },
+            cpu: self.device.cpu(&self.threads),
             load: LoadOptions { context: self.context.ctx, ..LoadOptions::default() },
             pre: self.vocabulary.pre.clone(),
         };

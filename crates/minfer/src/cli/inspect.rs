@@ -82,8 +82,7 @@ impl Args {
         };
         text += &match (&plan, reason) {
             (Ok(plan), None) => runs(plan, free),
-            (_, Some(why)) => format!("runs here     no: {why}\n"),
-            (Err(why), None) => format!("runs here     no: {why}\n"),
+            (_, Some(why)) | (Err(why), None) => format!("runs here     no: {why}\n"),
         };
         if self.metadata {
             text += "\nmetadata\n";

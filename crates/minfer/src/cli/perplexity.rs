@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use minfer::cpu::CpuOptions;
 use minfer::engine::executor::Executor;
 use minfer::model::LoadOptions;
 use minfer::perplexity::{Divergence, LogitsReader, LogitsWriter, Perplexity, Task};
@@ -68,11 +67,7 @@ impl Args {
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         let task = Task { tokens: &tokens, n_ctx, bos };
         let options = Options {
-            cpu: CpuOptions {
-                threads: self.threads.threads,
-                isa: self.device.isa,
-                repack: self.device.repack.into(),
-            },
+            cpu: self.device.cpu(&self.threads),
             load: LoadOptions {
                 context: Some(n_ctx),
                 max_tokens: self.n_ubatch,

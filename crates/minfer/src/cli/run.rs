@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use minfer::cpu::CpuOptions;
 use minfer::engine::{FinishReason, MAX_TOP_LOGPROBS};
 use minfer::gguf::Gguf;
 use minfer::model::LoadOptions;
@@ -111,11 +110,7 @@ impl Args {
 
     fn load(&self, gguf: &Arc<Gguf>) -> Result<Llm> {
         let options = Options {
-            cpu: CpuOptions {
-                threads: self.threads.threads,
-                isa: self.device.isa,
-                repack: self.device.repack.into(),
-            },
+            cpu: self.device.cpu(&self.threads),
             load: LoadOptions { context: self.context.ctx, ..LoadOptions::default() },
             pre: self.vocabulary.pre.clone(),
         };
