@@ -284,14 +284,12 @@ fn pack_all(
     let data: &[u8] = &weight.data;
     let target = Arc::new(Shared(buffer.ptr()));
     pool.run(|w: &Worker<'_>| {
-        for range in w.chunks(0, count, w.grain(count)) {
-            for p in range {
-                let rows = p * LANES..((p + 1) * LANES).min(weight.rows);
-                // SAFETY: panel `p` lies inside the buffer and is this worker's alone.
-                let panel = unsafe { std::slice::from_raw_parts_mut(target.0.add(p * bytes), bytes) };
-                format.pack_panel(&data[rows.start * row_bytes..rows.end * row_bytes], row_bytes, panel);
-            }
-        }
+        w.share_each(0, count, w.grain(count), |p| {
+            let rows = p * LANES..((p + 1) * LANES).min(weight.rows);
+            // SAFETY: panel `p` lies inside the buffer and is this worker's alone.
+            let panel = unsafe { std::slice::from_raw_parts_mut(target.0.add(p * bytes), bytes) };
+            format.pack_panel(&data[rows.start * row_bytes..rows.end * row_bytes], row_bytes, panel);
+        });
     });
     Ok(buffer)
 }

@@ -12,7 +12,6 @@ use std::time::Instant;
 pub fn read_bandwidth(threads: usize) -> std::io::Result<f64> {
     let mut pool = Pool::new(threads)?;
     let buffer = Buffer::<f32>::zeroed(64 << 20, "bandwidth probe").map_err(std::io::Error::other)?;
-    let share = buffer.len() / threads.max(1);
     let mut best = 0.0f64;
     let mut buffer = buffer;
     // Zero pages of the kernel are all one page: write before reading.
@@ -21,17 +20,17 @@ pub fn read_bandwidth(threads: usize) -> std::io::Result<f64> {
     for _ in 0..5 {
         let start = Instant::now();
         pool.run(|w| {
-            let own = &values[w.id * share..(w.id + 1) * share];
-            let mut lanes = [0u32; 64];
-            for chunk in own.chunks_exact(64) {
-                for (lane, value) in lanes.iter_mut().zip(chunk) {
-                    *lane ^= value.to_bits();
+            w.share(0, values.len(), 1 << 20, |range| {
+                let mut lanes = [0u32; 64];
+                for chunk in values[range].chunks_exact(64) {
+                    for (lane, value) in lanes.iter_mut().zip(chunk) {
+                        *lane ^= value.to_bits();
+                    }
                 }
-            }
-            black_box(lanes);
+                black_box(lanes);
+            });
         });
-        let bytes = (share * threads.max(1) * size_of::<f32>()) as f64;
-        best = best.max(bytes / start.elapsed().as_secs_f64());
+        best = best.max(size_of_val(values) as f64 / start.elapsed().as_secs_f64());
     }
     Ok(best)
 }

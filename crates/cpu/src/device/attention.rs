@@ -134,7 +134,7 @@ impl Attention<'_> {
         let tiles = |span: &OwnSpan| span.len.div_ceil(TOKEN_TILE);
         let total: usize = self.state.spans.iter().map(tiles).sum();
         let mut rows = Vec::with_capacity(TOKEN_TILE * group);
-        for task in w.chunks(0, total * self.spec.heads.kv, 1).flatten() {
+        w.share_each(0, total * self.spec.heads.kv, 1, |task| {
             let (mut tile, kv_head) = (task / self.spec.heads.kv, task % self.spec.heads.kv);
             let mut spans = self.state.spans.iter();
             // Tiles are numbered through all spans.
@@ -168,7 +168,7 @@ impl Attention<'_> {
             for (i, h) in (0..count).flat_map(|i| (0..group).map(move |h| (i, h))) {
                 self.finish(state(i, h), span.start + first + i, kv_head * group + h);
             }
-        }
+        });
     }
 
     fn seen(&self, t: usize) -> Seen {
@@ -192,12 +192,12 @@ impl Attention<'_> {
             unsafe { self.state.partials.ptr().add(((t * heads.q + head) * most + n) * per_row) }
         };
         let mut rows = Vec::with_capacity(group);
-        for task in w.chunks(0, tokens * heads.kv * most, 1).flatten() {
+        w.share_each(0, tokens * heads.kv * most, 1, |task| {
             let (t, kv_head, n) = (task / (heads.kv * most), task / most % heads.kv, task % most);
             let seen = self.seen(t);
             let segments = seen.segments();
             if n >= segments.len() {
-                continue;
+                return;
             }
             rows.clear();
             for h in kv_head * group..(kv_head + 1) * group {
@@ -207,9 +207,9 @@ impl Attention<'_> {
             }
             let span = &self.state.spans[self.state.span_of[t] as usize];
             self.run_segment(self.kv_head(span, kv_head), segments.start + n, &rows);
-        }
+        });
         w.barrier();
-        for task in w.chunks(1, tokens * heads.q, 1).flatten() {
+        w.share_each(1, tokens * heads.q, 1, |task| {
             let (t, head) = (task / heads.q, task % heads.q);
             let state = partial(t, head, 0);
             for n in 1..self.seen(t).segments().len() {
@@ -218,6 +218,6 @@ impl Attention<'_> {
                 unsafe { (self.kernels.merge)(state, other, *other.add(dim), *other.add(dim + 1), dim) };
             }
             self.finish(state, t, head);
-        }
+        });
     }
 }

@@ -1,8 +1,8 @@
 //! The stages: order of work and how it is shared.
 //!
 //! Each stage is one job of the pool. Inside it, products are shared by panels and everything else by tokens (or by
-//! heads); a barrier stands where one phase reads what another worker wrote. With a single token every worker prepares
-//! the product's input for itself, which is cheaper than waiting for one who does.
+//! heads); a barrier stands where one phase reads what another worker wrote. With a single token every worker that takes
+//! part in a product prepares the product's input for itself, which is cheaper than waiting for one who does.
 
 use super::state::{RopeTable, State};
 use super::{AttnIn, AttnOut, CpuDevice, Ffn, Head, LoadedInput, LoadedLinear, LoadedNorm};
@@ -15,6 +15,7 @@ use crate::mem::Rows;
 use crate::pool::{Pool, Worker};
 use crate::simd::LANES;
 use minfer_ops::*;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// What every phase of a step needs.
@@ -35,20 +36,38 @@ struct Input<'a> {
     slots: usize,
 }
 
-/// A prepared input.
+/// A product's input, normed and quantized in the forms `kinds`.
 struct Prepared<'a> {
-    state: &'a State,
-    width: usize,
-    /// Slot of the first quantized row.
+    step: &'a Step<'a>,
+    input: Input<'a>,
+    kinds: &'a [ActKind],
+    x: Rows,
+    /// Slot of the first quantized row, and the row of `x` that is the first.
     slot: usize,
-    /// First float row, and floats between rows.
-    x: *const f32,
-    x_stride: usize,
+    x_row: usize,
+    ready: Cell<bool>,
 }
 
 impl Prepared<'_> {
+    /// What the kernel of `matrix` reads. With a single token, the worker's own copy is made now: inside of a range of
+    /// the product, as only a product that is not over keeps others from writing what the copy is made of.
     fn acts(&self, matrix: &Matrix) -> Acts {
-        self.state.acts(matrix.acts(), self.width, self.slot, self.x, self.x_stride)
+        self.make();
+        let x = self.x.ptr(self.x_row);
+        self.step.state.acts(matrix.acts(), self.input.width, self.slot, x, self.x.stride)
+    }
+
+    fn make(&self) {
+        if !self.ready.replace(true) {
+            self.step.prepare_row(&self.input, self.kinds, 0, self.x.ptr(self.x_row), self.slot);
+        }
+    }
+
+    /// Makes the caller's copy even if it takes no range, for those who read row 0 after the job.
+    fn keep(&self, w: &Worker<'_>) {
+        if w.id == 0 {
+            self.make();
+        }
     }
 }
 
@@ -67,13 +86,11 @@ impl CpuDevice {
     pub(super) fn prepare_ropes(&mut self) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
         pool.run(|w| {
-            for range in w.chunks(0, step.tokens, w.grain(step.tokens)) {
-                for t in range {
-                    for (rope, table) in step.ropes.iter().zip(&step.state.ropes) {
-                        fill_angles(rope, table, t, step.state.position(t));
-                    }
+            w.share_each(0, step.tokens, w.grain(step.tokens), |t| {
+                for (rope, table) in step.ropes.iter().zip(&step.state.ropes) {
+                    fill_angles(rope, table, t, step.state.position(t));
                 }
-            }
+            });
         });
         Ok(())
     }
@@ -90,16 +107,14 @@ impl CpuDevice {
         let x = step.state.x_rows();
         pool.run(|w| {
             let mut scratch = step.scratch(w);
-            for range in w.chunks(0, step.tokens, w.grain(step.tokens)) {
-                for t in range {
-                    // SAFETY: row t is this worker's.
-                    let row = unsafe { x.row(t, x.stride) };
-                    table.row(step.state.tokens[t] as usize, row, &mut scratch);
-                    row.iter_mut().for_each(|v| *v *= scale);
-                    // Norms count on the padding; a step with a NaN may have left one there.
-                    row[table.cols..].fill(0.0);
-                }
-            }
+            w.share_each(0, step.tokens, w.grain(step.tokens), |t| {
+                // SAFETY: row t is this worker's.
+                let row = unsafe { x.row(t, x.stride) };
+                table.row(step.state.tokens[t] as usize, row, &mut scratch);
+                row.iter_mut().for_each(|v| *v *= scale);
+                // Norms count on the padding; a step with a NaN may have left one there.
+                row[table.cols..].fill(0.0);
+            });
         });
         Ok(())
     }
@@ -118,33 +133,36 @@ impl CpuDevice {
         pool.run(|w| {
             let products = [(&stage.q, q), (&stage.k, k), (&stage.v, v)];
             let input = step.x_input(stage.norm.as_ref(), stage.q.matrix.cols);
-            let input = step.prepare(w, 0, &input, &products.map(|(l, _)| l.matrix.acts()));
+            let kinds = products.map(|(l, _)| l.matrix.acts());
+            let input = step.prepare(w, 0, input, &kinds);
+            // A feed-forward stage that runs side by side reads it too.
+            input.keep(w);
             for (phase, (linear, out)) in products.into_iter().enumerate() {
                 step.product(w, 1 + phase, linear, &input, out, |_| {});
             }
             w.barrier();
             let norms = [(stage.q_norm.of_all(), q), (stage.k_norm.of_all(), k)];
             if norms.iter().any(|(norm, _)| norm.is_some()) {
-                for t in w.chunks(4, step.tokens, 1).flatten() {
+                w.share_each(4, step.tokens, 1, |t| {
                     for (norm, rows) in norms {
                         if let Some(norm) = norm {
                             // SAFETY: the row holds all heads, whose total is the norm's length, and is this worker's.
                             unsafe { step.norm(norm, rows.ptr(t), rows.ptr(t)) };
                         }
                     }
-                }
+                });
                 w.barrier();
             }
             let heads = stage.heads.q + stage.heads.kv;
             let units = step.tokens * heads;
-            for u in w.chunks(5, units, w.grain(units)).flatten() {
+            w.share_each(5, units, w.grain(units), |u| {
                 let (t, head) = (u / heads, u % heads);
                 if head < stage.heads.q {
                     step.query_head(stage, q.ptr(t), head, t);
                 } else {
                     step.key_value_head(stage, k.ptr(t), v.ptr(t), head - stage.heads.q, t);
                 }
-            }
+            });
         });
         Ok(())
     }
@@ -158,7 +176,8 @@ impl CpuDevice {
         pool.run(|w| {
             let width = stage.proj.matrix.cols;
             let input = Input { rows: attn, width, norm: None, gather: None, slots: step.tokens };
-            let input = step.prepare(w, 0, &input, &[stage.proj.matrix.acts()]);
+            let kinds = [stage.proj.matrix.acts()];
+            let input = step.prepare(w, 0, input, &kinds);
             step.residual(w, 1, &stage.proj, &input, stage.post_norm.as_ref(), stage.residual_scale);
         });
         Ok(())
@@ -183,12 +202,13 @@ impl CpuDevice {
                 }
             };
             let kinds = [stage.up.matrix.acts(), stage.gate.as_ref().unwrap_or(&stage.up).matrix.acts()];
-            let input = step.prepare(w, 0, &input, &kinds);
+            let input = step.prepare(w, 0, input, &kinds);
             step.gate_up(w, 1, stage, &input, gate, up);
             w.barrier();
             let width = stage.down.matrix.cols;
             let input = Input { rows: gate, width, norm: None, gather: None, slots: step.tokens };
-            let input = step.prepare(w, 2, &input, &[stage.down.matrix.acts()]);
+            let kinds = [stage.down.matrix.acts()];
+            let input = step.prepare(w, 2, input, &kinds);
             step.residual(w, 3, &stage.down, &input, stage.post_norm.as_ref(), stage.residual_scale);
         });
         Ok(())
@@ -210,7 +230,10 @@ impl CpuDevice {
                 gather: Some(&state.outputs),
                 slots,
             };
-            let input = step.prepare(w, 0, &input, &[matrix.acts()]);
+            let kinds = [matrix.acts()];
+            let input = step.prepare(w, 0, input, &kinds);
+            // It may be asked for as the hidden state.
+            input.keep(w);
             step.product_of(w, 1, matrix, &input, logits, slots, |columns| {
                 for slot in 0..slots {
                     // SAFETY: these columns are this worker's.
@@ -240,33 +263,31 @@ impl<'a> Step<'a> {
         Input { rows: self.state.x_rows(), width, norm, gather: None, slots: self.tokens }
     }
 
-    /// Norms and quantizes the input of a product, in every form that `kinds` asks for.
-    fn prepare(&self, w: &Worker<'_>, phase: usize, input: &Input<'_>, kinds: &[ActKind]) -> Prepared<'a> {
+    /// The input of a product, in every form that `kinds` asks for.
+    fn prepare<'b>(
+        &'b self,
+        w: &Worker<'_>,
+        phase: usize,
+        input: Input<'b>,
+        kinds: &'b [ActKind],
+    ) -> Prepared<'b> {
         let copied = input.norm.is_some() || input.gather.is_some();
         let x = if copied { Rows::of(&self.state.input, self.state.d_model()) } else { input.rows };
-        let row = |slot: usize| input.gather.map_or(slot, |rows| rows[slot] as usize);
-        let prepared = |slot: usize, x_row: usize| Prepared {
-            state: self.state,
-            width: input.width,
-            slot,
-            x: x.ptr(x_row),
-            x_stride: x.stride,
-        };
         if input.slots == 1 {
             // A copy for each worker; rows that are not normed are only read.
-            let own = if copied { w.id } else { 0 };
-            self.prepare_row(input, kinds, input.rows.ptr(row(0)), x.ptr(own), w.id);
-            return prepared(w.id, own);
+            let x_row = if copied { w.id } else { 0 };
+            return Prepared { step: self, input, kinds, x, slot: w.id, x_row, ready: Cell::new(false) };
         }
-        for slot in w.chunks(phase, input.slots, w.grain(input.slots)).flatten() {
-            self.prepare_row(input, kinds, input.rows.ptr(row(slot)), x.ptr(slot), slot);
-        }
+        w.share_each(phase, input.slots, w.grain(input.slots), |slot| {
+            self.prepare_row(&input, kinds, slot, x.ptr(slot), slot);
+        });
         w.barrier();
-        prepared(0, 0)
+        Prepared { step: self, input, kinds, x, slot: 0, x_row: 0, ready: Cell::new(true) }
     }
 
-    /// Row `from`, normed into `x`, quantized into slot `slot`.
-    fn prepare_row(&self, input: &Input<'_>, kinds: &[ActKind], from: *const f32, x: *mut f32, slot: usize) {
+    /// Row `index` of the input, normed into `x`, quantized into slot `slot`.
+    fn prepare_row(&self, input: &Input<'_>, kinds: &[ActKind], index: usize, x: *mut f32, slot: usize) {
+        let from = input.rows.ptr(input.gather.map_or(index, |rows| rows[index] as usize));
         // SAFETY: both rows are whole and padded; row `slot` of the targets is this worker's.
         unsafe {
             match input.norm {
@@ -335,22 +356,22 @@ impl<'a> Step<'a> {
             return;
         }
         let mut scratch = self.scratch(w);
-        let acts = input.acts(matrix);
         let panels = matrix.panels();
         assert!(panels * LANES <= out.stride, "{panels} panels into rows of {}", out.stride);
-        for range in w.chunks(phase, panels, w.grain(panels)) {
+        w.share(phase, panels, w.grain(panels), |range| {
             let target = Out { ptr: out.ptr(0), stride: out.stride };
+            let acts = input.acts(matrix);
             // SAFETY: the input was prepared for this matrix; the range's columns are this worker's alone.
             unsafe { matrix.multiply(range.clone(), acts, slots, target, &mut scratch) };
             after(range.start * LANES..range.end * LANES);
-        }
+        });
     }
 
     /// Gate and up together, activated in place: `gate ← act(gate·x) ⊙ up·x`.
     fn gate_up(&self, w: &Worker<'_>, phase: usize, stage: &Ffn, input: &Prepared<'_>, gate: Rows, up: Rows) {
         let mut scratch = self.scratch(w);
         let panels = stage.up.matrix.panels();
-        for range in w.chunks(phase, panels, w.grain(panels)) {
+        w.share(phase, panels, w.grain(panels), |range| {
             let columns = range.start * LANES..range.end * LANES;
             let mut multiply = |linear: &LoadedLinear, out: Rows| {
                 let target = Out { ptr: out.ptr(0), stride: out.stride };
@@ -380,7 +401,7 @@ impl<'a> Step<'a> {
                     (self.kernels.gated)(stage.act, gate.ptr(t).add(columns.start), other, columns.len());
                 }
             }
-        }
+        });
     }
 
     /// `x ← x + scale · post_norm(linear · input)`. Uses two phases if there is a post-norm.
@@ -408,11 +429,11 @@ impl<'a> Step<'a> {
             Some(norm) => {
                 self.product(w, phase, linear, input, product, |_| {});
                 w.barrier();
-                for t in w.chunks(phase + 1, self.tokens, w.grain(self.tokens)).flatten() {
+                w.share_each(phase + 1, self.tokens, w.grain(self.tokens), |t| {
                     // SAFETY: row t is this worker's.
                     unsafe { self.norm(norm, product.ptr(t), product.ptr(t)) };
                     add(t, 0..x.stride);
-                }
+                });
             }
         }
     }
