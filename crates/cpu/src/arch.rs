@@ -26,6 +26,15 @@ pub(crate) struct Kernels {
     pub(crate) kv: [KvKernels; KvType::ALL.len()],
     pub(crate) merge: unsafe fn(*mut f32, *const f32, f32, f32, usize),
     pub(crate) finish: unsafe fn(*const f32, *mut f32, usize),
+    pub(crate) peak: Peak,
+}
+
+/// Loops of multiply-adds alone, and the products in one round of each.
+pub(crate) struct Peak {
+    pub(crate) dot: unsafe fn(usize, *mut u8),
+    pub(crate) dot_round: usize,
+    pub(crate) fma: unsafe fn(usize, *mut u8),
+    pub(crate) fma_round: usize,
 }
 
 /// Kernels of one cache type.
@@ -68,10 +77,10 @@ macro_rules! entry_points {
     ($simd:ident $(, $features:literal)?) => {
         mod entry {
             use super::$simd;
-            use crate::arch::{Kernels, KvKernels, entry_points, matmul_table};
+            use crate::arch::{Kernels, KvKernels, Peak, entry_points, matmul_table};
             use crate::format::{Block32, Float, Super256, with_formats};
             use crate::kernel::attention::KvElem;
-            use crate::kernel::{attention, matmul, vector};
+            use crate::kernel::{attention, matmul, peak, vector};
             use crate::simd::Simd;
 
             entry_points! { @each ($($features)?)
@@ -87,12 +96,18 @@ macro_rules! entry_points {
                 fn segment[E: KvElem](job: &attention::SegmentJob<'_>) = attention::segment::<$simd, E>;
                 fn merge[](state: *mut f32, o: *const f32, m: f32, l: f32, dim: usize) = attention::merge::<$simd>;
                 fn finish[](state: *const f32, out: *mut f32, dim: usize) = attention::finish::<$simd>;
+                fn peak_dot[](rounds: usize, data: *mut u8) = peak::dot::<$simd>;
+                fn peak_fma[](rounds: usize, data: *mut u8) = peak::fma::<$simd>;
             }
 
             pub(crate) static KERNELS: Kernels = Kernels {
                 isa: <$simd as Simd>::ISA,
                 matmul: with_formats!(matmul_table),
                 norm, quantize32, quantize256, gated, soft_cap, merge, finish,
+                peak: Peak {
+                    dot: peak_dot, dot_round: peak::dot_round::<$simd>(),
+                    fma: peak_fma, fma_round: peak::fma_round::<$simd>(),
+                },
                 kv: [
                     KvKernels { write: write::<attention::F16>, segment: segment::<attention::F16> },
                     KvKernels { write: write::<attention::F32>, segment: segment::<attention::F32> },

@@ -41,6 +41,8 @@ pub(crate) trait Panel: 'static {
 /// # Safety
 /// Of all functions: `group` points to a whole group, and the CPU has the features of `S`.
 pub(crate) trait Block32: Panel {
+    /// Bits of a stored `q`.
+    const BITS: u32;
     /// Largest stored `q` (largest magnitude, if signed).
     const MAX: u32;
     /// Whether `q` is an `i8`.
@@ -69,6 +71,8 @@ pub(crate) trait Block32: Panel {
 pub(crate) trait Super256: Panel {
     /// Values that share an integer scale.
     const SCALED: usize;
+    /// Bits of a stored `q`.
+    const BITS: u32;
     /// Largest stored `q`.
     const MAX: u32;
     /// Subtracted from `q`.

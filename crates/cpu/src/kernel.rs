@@ -7,5 +7,7 @@
 #![allow(clippy::needless_range_loop)]
 
 pub(crate) mod attention;
+pub(crate) mod gemm;
 pub(crate) mod matmul;
+pub(crate) mod peak;
 pub(crate) mod vector;

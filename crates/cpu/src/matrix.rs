@@ -168,6 +168,14 @@ impl Matrix {
         }
     }
 
+    /// Bytes of the weights as they lie in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.data {
+            Data::Packed { panels, .. } => panels.as_slice().len(),
+            Data::Rows { bytes, .. } => bytes.len(),
+        }
+    }
+
     /// Number of panels.
     pub(crate) fn panels(&self) -> usize {
         self.rows.div_ceil(LANES)

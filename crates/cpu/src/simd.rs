@@ -31,6 +31,8 @@ pub(crate) trait Simd: Copy {
     const ISA: Isa;
     /// Token columns of a GEMM tile that fit the register file.
     const TILE: usize;
+    /// Panels side by side in [`crate::kernel::gemm`]: 1 or 2.
+    const GEMM_PANELS: usize;
     /// Token columns of a tile of the float formats, whose chains go one after the other if need be.
     const FLOAT_TILE: usize;
     /// Tokens whose four float chains fit the register file side by side.
@@ -40,11 +42,21 @@ pub(crate) trait Simd: Copy {
     /// Whether the loop over the scales of a super-block is unrolled where shifts depend on it.
     const UNROLLED: bool;
 
+    /// Bytes ahead at which a K-quant's weights are asked for with a single token; 0 leaves it to the hardware. Measured.
+    const AHEAD: usize = 0;
+
     /// What [`Simd::dot_signed`] adds to each weight.
     const SIGNED_SURPLUS: i32;
 
+    /// Whether, with many tokens, weights with codes of `bits` bits are better unpacked once for all tokens
+    /// ([`crate::kernel::gemm`]) than in each tile ([`crate::kernel::matmul`]). Measured; the bits are the same.
+    fn unpacks_once(bits: u32, k_quant: bool) -> bool;
     /// Units (of four K values) that a [`Simd::Dot`] can take before it must be finished, for weights `0..=max`.
     fn units_per_dot(max: u32) -> usize;
+
+    /// Asks for a cache line; any address will do.
+    #[inline(always)]
+    fn prefetch(_p: *const u8) {}
 
     unsafe fn splat(x: f32) -> Self::F;
     unsafe fn load(p: *const f32) -> Self::F;
@@ -77,6 +89,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn exp2i(n: Self::F) -> Self::F;
 
     unsafe fn splat_i(x: i32) -> Self::I;
+    unsafe fn load_i(p: *const u32) -> Self::I;
+    unsafe fn store_i(p: *mut u32, x: Self::I);
     unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn sub_i(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn mul_i(a: Self::I, b: Self::I) -> Self::I;
@@ -93,6 +107,7 @@ pub(crate) trait Simd: Copy {
     unsafe fn store_i8(p: *mut i8, x: Self::F);
 
     unsafe fn load_bytes(p: *const u8) -> Self::B;
+    unsafe fn store_bytes(p: *mut u8, x: Self::B);
     unsafe fn and(a: Self::B, mask: u8) -> Self::B;
     unsafe fn or(a: Self::B, b: Self::B) -> Self::B;
     /// Each byte shifted right by `n` < 8; its upper `n` bits are undefined, so mask them.

@@ -17,6 +17,8 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/cpu/src/mem.rs",
     "crates/cpu/src/mem/",
     "crates/cpu/src/detect.rs",
+    "crates/cpu/src/probe.rs",
+    "crates/cpu/src/probe/",
     "crates/cpu/src/detect/",
 ];
 

@@ -31,16 +31,28 @@ impl Simd for Avx2 {
 
     const ISA: Isa = Isa::Avx2;
     const TILE: usize = 3;
+    const GEMM_PANELS: usize = 1;
     const FLOAT_TILE: usize = 6;
     const CHAINED: usize = 1;
     const ATTN_ROWS: usize = 1;
     const UNROLLED: bool = true;
+    const AHEAD: usize = 8192;
     const SIGNED_SURPLUS: i32 = 0;
 
+    #[inline(always)]
+    fn unpacks_once(bits: u32, _k_quant: bool) -> bool {
+        bits != 4
+    }
     #[inline(always)]
     fn units_per_dot(max: u32) -> usize {
         // Two products of at most 127 · max add up in each 16-bit lane per unit.
         (i16::MAX as u32 / (2 * 127 * max)).max(1) as usize
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a prefetch of any address is harmless; SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 
     #[inline(always)]
@@ -191,6 +203,19 @@ impl Simd for Avx2 {
         unsafe { [_mm256_set1_epi32(x); 2] }
     }
     #[inline(always)]
+    unsafe fn load_i(p: *const u32) -> I {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn store_i(p: *mut u32, x: I) {
+        // SAFETY: see the impl.
+        unsafe {
+            _mm256_storeu_si256(p.cast(), x[0]);
+            _mm256_storeu_si256(p.add(8).cast(), x[1]);
+        }
+    }
+    #[inline(always)]
     unsafe fn add_i(a: I, b: I) -> I {
         // SAFETY: see the impl.
         unsafe { lanes!(_mm256_add_epi32, a, b) }
@@ -261,6 +286,11 @@ impl Simd for Avx2 {
     unsafe fn load_bytes(p: *const u8) -> I {
         // SAFETY: see the impl.
         unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, x: I) {
+        // SAFETY: see the impl.
+        unsafe { Self::store_i(p.cast(), x) }
     }
     #[inline(always)]
     unsafe fn and(a: I, mask: u8) -> I {

@@ -30,12 +30,17 @@ impl Simd for Scalar {
 
     const ISA: Isa = Isa::Scalar;
     const TILE: usize = 4;
+    const GEMM_PANELS: usize = 2;
     const FLOAT_TILE: usize = 4;
     const CHAINED: usize = 1;
     const ATTN_ROWS: usize = 1;
     const UNROLLED: bool = false;
     const SIGNED_SURPLUS: i32 = 0;
 
+    #[inline(always)]
+    fn unpacks_once(_bits: u32, _k_quant: bool) -> bool {
+        true
+    }
     #[inline(always)]
     fn units_per_dot(_max: u32) -> usize {
         8
@@ -130,6 +135,16 @@ impl Simd for Scalar {
         [x; LANES]
     }
     #[inline(always)]
+    unsafe fn load_i(p: *const u32) -> I {
+        // SAFETY: see the impl.
+        unsafe { p.cast::<I>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_i(p: *mut u32, x: I) {
+        // SAFETY: see the impl.
+        unsafe { p.cast::<I>().write_unaligned(x) }
+    }
+    #[inline(always)]
     unsafe fn add_i(a: I, b: I) -> I {
         zip(a, b, i32::wrapping_add)
     }
@@ -173,6 +188,11 @@ impl Simd for Scalar {
     unsafe fn load_bytes(p: *const u8) -> [u8; 64] {
         // SAFETY: see the impl.
         unsafe { p.cast::<[u8; 64]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, x: [u8; 64]) {
+        // SAFETY: see the impl.
+        unsafe { p.cast::<[u8; 64]>().write_unaligned(x) }
     }
     #[inline(always)]
     unsafe fn and(a: [u8; 64], mask: u8) -> [u8; 64] {

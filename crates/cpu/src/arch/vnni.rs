@@ -21,12 +21,17 @@ impl Simd for Vnni {
 
     const ISA: Isa = Isa::Vnni;
     const TILE: usize = 6;
+    const GEMM_PANELS: usize = 2;
     const FLOAT_TILE: usize = 4;
     const CHAINED: usize = 4;
     const ATTN_ROWS: usize = 4;
     const UNROLLED: bool = true;
     const SIGNED_SURPLUS: i32 = 128;
 
+    #[inline(always)]
+    fn unpacks_once(_bits: u32, k_quant: bool) -> bool {
+        k_quant
+    }
     #[inline(always)]
     fn units_per_dot(_max: u32) -> usize {
         8
@@ -145,6 +150,16 @@ impl Simd for Vnni {
         unsafe { _mm512_set1_epi32(x) }
     }
     #[inline(always)]
+    unsafe fn load_i(p: *const u32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_i(p: *mut u32, x: __m512i) {
+        // SAFETY: see the impl.
+        unsafe { _mm512_storeu_si512(p.cast(), x) }
+    }
+    #[inline(always)]
     unsafe fn add_i(a: __m512i, b: __m512i) -> __m512i {
         // SAFETY: see the impl.
         unsafe { _mm512_add_epi32(a, b) }
@@ -194,6 +209,11 @@ impl Simd for Vnni {
     unsafe fn load_bytes(p: *const u8) -> __m512i {
         // SAFETY: see the impl.
         unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, x: __m512i) {
+        // SAFETY: see the impl.
+        unsafe { _mm512_storeu_si512(p.cast(), x) }
     }
     #[inline(always)]
     unsafe fn and(a: __m512i, mask: u8) -> __m512i {

@@ -45,6 +45,7 @@ pub(crate) unsafe fn nibbles<S: Simd>(p: *const u8, u: usize) -> S::B {
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Block32 for Q4_0 {
+    const BITS: u32 = 4;
     const MAX: u32 = 15;
     const ZERO: i32 = 8;
 

@@ -36,6 +36,7 @@ impl Panel for Q4_1 {
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Block32 for Q4_1 {
+    const BITS: u32 = 4;
     const MAX: u32 = 15;
     const HAS_MIN: bool = true;
 

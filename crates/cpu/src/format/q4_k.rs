@@ -82,6 +82,7 @@ pub(crate) unsafe fn nibbles<S: Simd>(p: *const u8, u: usize) -> S::B {
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Super256 for Q4K {
     const SCALED: usize = 32;
+    const BITS: u32 = 4;
     const MAX: u32 = 15;
     const HAS_MIN: bool = true;
 

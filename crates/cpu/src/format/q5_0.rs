@@ -36,6 +36,7 @@ impl Panel for Q5_0 {
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Block32 for Q5_0 {
+    const BITS: u32 = 5;
     const MAX: u32 = 31;
     const ZERO: i32 = 16;
 

@@ -39,6 +39,7 @@ impl Panel for Q5_1 {
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Block32 for Q5_1 {
+    const BITS: u32 = 5;
     const MAX: u32 = 31;
     const HAS_MIN: bool = true;
 

@@ -53,6 +53,7 @@ impl Panel for Q5K {
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Super256 for Q5K {
     const SCALED: usize = 32;
+    const BITS: u32 = 5;
     const MAX: u32 = 31;
     const HAS_MIN: bool = true;
 

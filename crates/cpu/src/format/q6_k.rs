@@ -62,6 +62,7 @@ impl Panel for Q6K {
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Super256 for Q6K {
     const SCALED: usize = 16;
+    const BITS: u32 = 6;
     const MAX: u32 = 63;
     const ZERO: i32 = 32;
 

@@ -31,6 +31,7 @@ impl Panel for Q8_0 {
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Block32 for Q8_0 {
+    const BITS: u32 = 8;
     const MAX: u32 = 128;
     const SIGNED: bool = true;
 

@@ -7,6 +7,7 @@
 //! A private function needs what the function of this module that calls it needs: the CPU has the features of `S`,
 //! and pointers are valid as the job says.
 
+use super::gemm;
 use super::vector::SUM_WORDS;
 use crate::format::{Block32, Float, Super256};
 use crate::simd::{LANES, Simd};
@@ -86,7 +87,12 @@ macro_rules! for_tiles {
 #[inline(always)]
 pub(crate) unsafe fn block32<S: Simd, F: Block32>(job: &MatMul) {
     // SAFETY: passed on.
-    unsafe { for_tiles!(tile32, S, F, job, S::TILE) }
+    unsafe {
+        if job.tokens >= 2 * S::TILE && S::unpacks_once(F::BITS, false) {
+            return gemm::block32::<S, F>(job);
+        }
+        for_tiles!(tile32, S, F, job, S::TILE)
+    }
 }
 
 /// Per block: the integer sum of 32 products, then `acc ← fma(sum, dw·da, acc)` and `acc ← fma(m, da·Σa, acc)`.
@@ -155,7 +161,12 @@ unsafe fn tile32<S: Simd, F: Block32, const T: usize>(
 #[inline(always)]
 pub(crate) unsafe fn super256<S: Simd, F: Super256>(job: &MatMul) {
     // SAFETY: passed on.
-    unsafe { for_tiles!(tile256, S, F, job, S::TILE) }
+    unsafe {
+        if job.tokens >= 2 * S::TILE && S::unpacks_once(F::BITS, true) {
+            return gemm::super256::<S, F>(job);
+        }
+        for_tiles!(tile256, S, F, job, S::TILE)
+    }
 }
 
 /// Per super-block: `s = Σ sc·Σ(q−ZERO)·a` and `m = Σ min·Σa` in integers, then `acc ← fma(s, d·da, acc)` and
@@ -185,6 +196,12 @@ unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
             macro_rules! two_scales {
                 ($p:expr) => {{
                     let (j, p) = (2 * $p, $p);
+                    if T == 1 && F::SCALED == 32 && S::AHEAD > 0 {
+                        let quarter = F::GROUP_BYTES / 4;
+                        for line in 0..quarter / 64 {
+                            S::prefetch(group.wrapping_add(S::AHEAD + quarter * p + 64 * line));
+                        }
+                    }
                     add_scaled::<S, F, T>(group, &a, j, &mut s);
                     add_scaled::<S, F, T>(group, &a, j + 1, &mut s);
                     let factors = if F::HAS_MIN {

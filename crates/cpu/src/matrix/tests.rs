@@ -196,6 +196,28 @@ fn every_type_agrees_with_itself_and_with_the_oracle() {
     }
 }
 
+/// More tokens than a pass over unpacked weights holds, and a rest: the bits of each token alone.
+#[test]
+fn many_tokens() {
+    let mut pools = pools();
+    for ty in weight_types() {
+        let cols = 2 * ty.block_len().max(160);
+        let cols = cols.next_multiple_of(ty.block_len());
+        let weights = weight(ty, ROWS, cols, random_weights(ty, 11, ROWS, cols));
+        let x = Rng(12).normals(253 * cols, 1.0);
+        for kernels in levels() {
+            let matrix = load(weights.clone(), kernels, true).expect("a matrix");
+            let inputs = Inputs::new(&x, cols, matrix.acts(), kernels);
+            let whole = product(&matrix, &inputs, 0..253, &mut pools[1]);
+            for t in [0, 5, 119, 120, 239, 240, 252] {
+                let alone = product(&matrix, &inputs, t..t + 1, &mut pools[0]);
+                let together = &whole[t * ROWS..(t + 1) * ROWS];
+                assert_eq!(first_difference(&alone, together), None, "{ty} {} token {t}", kernels.isa);
+            }
+        }
+    }
+}
+
 #[test]
 fn row_counts_around_a_panel() {
     let (mut pools, mut rng) = (pools(), Rng(2));

@@ -1,0 +1,160 @@
+//! One matrix product, ready to be run again and again: what kernel benchmarks time.
+
+use crate::arch::{self, Kernels};
+use crate::detect::Isa;
+use crate::kernel::matmul::Acts;
+use crate::kernel::vector::QuantizeJob;
+use crate::matrix::{ActKind, KernelRow, Matrix, Out, Scratch, kernels};
+use crate::mem::Buffer;
+use crate::pool::Pool;
+use crate::simd::LANES;
+use minfer_gguf::{GgmlType, SharedBytes, quant};
+use minfer_ops::{DeviceError, Weight};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// What to multiply.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductSpec {
+    /// Instruction set.
+    pub isa: Isa,
+    /// Type of the weights.
+    pub ty: GgmlType,
+    /// Rows of the matrix (outputs).
+    pub rows: usize,
+    /// Columns of the matrix (inputs).
+    pub cols: usize,
+    /// Tokens.
+    pub tokens: usize,
+}
+
+/// A random matrix, packed, and random input in the form that its kernel reads.
+pub struct Product {
+    spec: ProductSpec,
+    kernels: &'static Kernels,
+    matrix: Matrix,
+    x: Buffer<f32>,
+    q: Buffer<i8>,
+    d: Buffer<f32>,
+    ds: Buffer<f32>,
+    sum: Buffer<i32>,
+    out: Buffer<f32>,
+    scratch: Vec<Mutex<Scratch>>,
+}
+
+impl Product {
+    /// Makes and packs the matrix.
+    ///
+    /// # Errors
+    /// No memory, a level that this CPU lacks, or a shape that the type cannot have.
+    pub fn new(spec: ProductSpec, pool: &mut Pool) -> Result<Product, DeviceError> {
+        let ProductSpec { isa, ty, rows, cols, tokens } = spec;
+        if !isa.available() {
+            return Err(DeviceError::Fault(format!("this CPU has no {isa}")));
+        }
+        let shape = || DeviceError::Fault(format!("no {rows} × {cols} matrix of {ty} for {tokens} tokens"));
+        let bytes = ty.bytes_of(cols).and_then(|row| row.checked_mul(rows)).ok_or_else(shape)?;
+        if bytes == 0 || tokens == 0 || cols % 32 != 0 {
+            return Err(shape());
+        }
+        let mut data = vec![0; bytes];
+        quant::random_blocks(ty, 1, 0.05, 0, &mut data).map_err(|e| DeviceError::Fault(e.to_string()))?;
+        let weight = Weight { name: "probe".into(), ty, rows, cols, data: SharedBytes::from(data) };
+        let kernels = arch::kernels(isa);
+        let matrix = Matrix::load(weight, kernels, true, pool)?;
+        let mut x = Buffer::<f32>::zeroed(tokens * cols, "probe")?;
+        for (i, v) in x.as_mut_slice().iter_mut().enumerate() {
+            // A low-discrepancy sequence in (−1, 1).
+            *v = 2.0 * (i as f32 * 0.618_034).fract() - 1.0;
+        }
+        let small = (tokens * cols).div_ceil(16);
+        let product = Product {
+            spec,
+            kernels,
+            x,
+            q: Buffer::zeroed(tokens * cols, "probe")?,
+            d: Buffer::zeroed(small, "probe")?,
+            ds: Buffer::zeroed(small, "probe")?,
+            sum: Buffer::zeroed(small, "probe")?,
+            out: Buffer::zeroed(tokens * matrix.panels() * LANES, "probe")?,
+            scratch: (0..pool.threads()).map(|_| Mutex::default()).collect(),
+            matrix,
+        };
+        product.quantize();
+        Ok(product)
+    }
+
+    fn strides(&self) -> (usize, usize) {
+        match self.matrix.acts() {
+            ActKind::Q8x256 => (self.spec.cols / 256, self.spec.cols / 16),
+            ActKind::Q8x32 | ActKind::F32 => (self.spec.cols / 32, self.spec.cols / 32),
+        }
+    }
+
+    fn quantize(&self) {
+        let quantize = match self.matrix.acts() {
+            ActKind::Q8x32 => self.kernels.quantize32,
+            ActKind::Q8x256 => self.kernels.quantize256,
+            ActKind::F32 => return,
+        };
+        let (scales, sums) = self.strides();
+        for t in 0..self.spec.tokens {
+            // SAFETY: row t of every buffer lies inside it; the level is available.
+            unsafe {
+                quantize(&QuantizeJob {
+                    x: self.x.ptr().add(t * self.spec.cols),
+                    k: self.spec.cols,
+                    q: self.q.ptr().add(t * self.spec.cols),
+                    d: self.d.ptr().add(t * scales),
+                    ds: self.ds.ptr().add(t * scales),
+                    sum: self.sum.ptr().add(t * sums),
+                });
+            }
+        }
+    }
+
+    /// The kernel that runs.
+    pub fn kernel(&self) -> Option<KernelRow> {
+        kernels(self.spec.isa).find(|row| row.ty == self.spec.ty)
+    }
+
+    /// Bytes of the weights as they lie in memory: what one pass must read.
+    pub fn weight_bytes(&self) -> usize {
+        self.matrix.bytes()
+    }
+
+    /// Multiplications and additions of one pass.
+    pub fn operations(&self) -> f64 {
+        2.0 * self.spec.rows as f64 * self.spec.cols as f64 * self.spec.tokens as f64
+    }
+
+    /// Runs the product once on all workers of the pool that it was made with.
+    pub fn run(&mut self, pool: &mut Pool) -> Duration {
+        let acts = Acts {
+            q: self.q.ptr(),
+            d: self.d.ptr(),
+            ds: self.ds.ptr(),
+            sum: self.sum.ptr(),
+            x: self.x.ptr(),
+            x_stride: self.spec.cols,
+        };
+        let panels = self.matrix.panels();
+        let (acts, out) = (Shared(acts), Shared(Out { ptr: self.out.ptr(), stride: panels * LANES }));
+        let (matrix, scratch, tokens) = (&self.matrix, &self.scratch, self.spec.tokens);
+        let start = Instant::now();
+        pool.run(|w| {
+            let (acts, out) = (&acts, &out);
+            let mut scratch = scratch[w.id].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            w.share(0, panels, w.grain(panels), |range| {
+                // SAFETY: the input has the matrix's form and size; the range's columns are this worker's alone.
+                unsafe { matrix.multiply(range, acts.0, tokens, out.0, &mut scratch) };
+            });
+        });
+        start.elapsed()
+    }
+}
+
+/// Pointers into the buffers of a [`Product`].
+struct Shared<T>(T);
+// SAFETY: inputs are only read during a run, and outputs are written in disjoint columns.
+unsafe impl<T> Sync for Shared<T> {}
