@@ -4,7 +4,7 @@ use crate::arch::Kernels;
 use crate::format::{Panel, with_formats};
 use crate::kernel::matmul::{Acts, MatMul, MatMulFn};
 use crate::mem::Buffer;
-use crate::pool::{Pool, Worker};
+use crate::pool::{Cut, Pool, Worker};
 use crate::simd::LANES;
 use minfer_gguf::{GgmlType, SharedBytes, quant};
 use minfer_ops::{DeviceError, Weight};
@@ -292,7 +292,7 @@ fn pack_all(
     let data: &[u8] = &weight.data;
     let target = Arc::new(Shared(buffer.ptr()));
     pool.run(|w: &Worker<'_>| {
-        w.share_each(0, count, w.grain(count), |p| {
+        w.share_each(0, count, Cut::Long, |p| {
             let rows = p * LANES..((p + 1) * LANES).min(weight.rows);
             // SAFETY: panel `p` lies inside the buffer and is this worker's alone.
             let panel = unsafe { std::slice::from_raw_parts_mut(target.0.add(p * bytes), bytes) };

@@ -101,22 +101,20 @@ impl Worker<'_> {
         Worker { id, count: shared.threads, shared, pending: Default::default() }
     }
 
-    /// Shares `0..n` among the workers in ranges of `grain`, first come first served: `work` is called for those that
-    /// this worker took. `phase` (below 8) names this piece of work within the job; every worker shares the same
-    /// phases in the same order.
+    /// Shares `0..n` among the workers, first come first served: `work` is called for the ranges that this worker took.
+    /// `phase` (below 8) names this piece of work within the job; every worker shares the same phases in the same
+    /// order.
     ///
     /// A worker that comes late gets no range. So what `work` needs beforehand, and reads what a later phase of the
     /// job writes, must be done inside of `work`.
-    pub fn share(&self, phase: usize, n: usize, grain: usize, mut work: impl FnMut(Range<usize>)) {
+    pub fn share(&self, phase: usize, n: usize, cut: Cut, mut work: impl FnMut(Range<usize>)) {
         let Phase { next, done } = &self.shared.phases[phase];
-        let grain = grain.max(1);
         let mut own = 0;
         loop {
-            let start = next.0.fetch_add(grain, Ordering::Relaxed);
-            if start >= n {
+            let range = cut.range(next.0.fetch_add(1, Ordering::Relaxed), n, self.count);
+            if range.is_empty() {
                 break;
             }
-            let range = start..(start + grain).min(n);
             own += range.len();
             work(range);
         }
@@ -127,8 +125,8 @@ impl Worker<'_> {
     }
 
     /// Likewise, index by index.
-    pub fn share_each(&self, phase: usize, n: usize, grain: usize, mut work: impl FnMut(usize)) {
-        self.share(phase, n, grain, |range| range.for_each(&mut work));
+    pub fn share_each(&self, phase: usize, n: usize, cut: Cut, mut work: impl FnMut(usize)) {
+        self.share(phase, n, cut, |range| range.for_each(&mut work));
     }
 
     /// Waits until all work shared so far is done; what was written by it is visible after.
@@ -144,10 +142,38 @@ impl Worker<'_> {
             });
         }
     }
+}
 
-    /// A grain for [`Worker::share`] that leaves about eight ranges to each worker.
-    pub fn grain(&self, n: usize) -> usize {
-        if self.count == 1 { n.max(1) } else { n.div_ceil(8 * self.count) }
+/// How shared work is cut into ranges.
+#[derive(Clone, Copy, Debug)]
+pub enum Cut {
+    /// A long range for each worker, two thirds of the work together, then two short ones for each, for whoever is
+    /// first.
+    Long,
+    /// Ranges of that many.
+    Every(usize),
+}
+
+impl Cut {
+    /// The range that is handed out `index`-th to `count` workers: ascending, adjacent, empty once all are out.
+    fn range(self, index: usize, n: usize, count: usize) -> Range<usize> {
+        let (long, short) = match self {
+            Cut::Every(grain) => (0, grain.max(1)),
+            Cut::Long if count == 1 => (n, 1),
+            Cut::Long => {
+                let long = 2 * n / (3 * count);
+                (long, (n - long * count).div_ceil(2 * count).max(1))
+            }
+        };
+        let start = |index: usize| {
+            let shorts = index.saturating_sub(count).saturating_mul(short);
+            (long * index.min(count)).saturating_add(shorts).min(n)
+        };
+        match long {
+            // Without long ranges the short ones begin at once.
+            0 => start(index.saturating_add(count))..start(index.saturating_add(count + 1)),
+            _ => start(index)..start(index.saturating_add(1)),
+        }
     }
 }
 
@@ -387,10 +413,10 @@ mod tests {
                 let before = AtomicUsize::new(0);
                 let ok = AtomicUsize::new(0);
                 pool.run(|w| {
-                    w.share_each(0, 7, 1, |_| _ = before.fetch_add(1, Ordering::Relaxed));
-                    w.share_each(1, 5, 2, |_| _ = before.fetch_add(1, Ordering::Relaxed));
+                    w.share_each(0, 7, Cut::Every(1), |_| _ = before.fetch_add(1, Ordering::Relaxed));
+                    w.share_each(1, 5, Cut::Long, |_| _ = before.fetch_add(1, Ordering::Relaxed));
                     w.barrier();
-                    w.share_each(2, 9, 1, |_| {
+                    w.share_each(2, 9, Cut::Every(1), |_| {
                         if before.load(Ordering::Relaxed) == 12 {
                             ok.fetch_add(1, Ordering::Relaxed);
                         }
@@ -407,9 +433,9 @@ mod tests {
         let mut pool = Pool::of(3);
         let sum = AtomicUsize::new(0);
         let job = |w: &Worker<'_>| {
-            w.share_each(0, 10, 1, |i| _ = sum.fetch_add(i, Ordering::Relaxed));
+            w.share_each(0, 10, Cut::Every(1), |i| _ = sum.fetch_add(i, Ordering::Relaxed));
             w.barrier();
-            w.share_each(1, 10, 3, |i| _ = sum.fetch_add(100 * i, Ordering::Relaxed));
+            w.share_each(1, 10, Cut::Every(3), |i| _ = sum.fetch_add(100 * i, Ordering::Relaxed));
         };
         pool.run(job);
         assert_eq!(sum.swap(0, Ordering::Relaxed), 4545);
@@ -428,7 +454,7 @@ mod tests {
         for round in 0..20 {
             let late = AtomicBool::new(false);
             pool.run(|w| {
-                w.share_each(0, 2, 1, |i| {
+                w.share_each(0, 2, Cut::Every(1), |i| {
                     if i == round % 2 {
                         std::thread::sleep(Duration::from_millis(2));
                         late.store(true, Ordering::Relaxed);
@@ -445,15 +471,17 @@ mod tests {
     #[test]
     fn ranges_cover_everything_once() {
         let mut pool = Pool::new(3).expect("threads");
-        let seen: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
-        pool.run(|w| {
-            w.share(0, seen.len(), 7, |range| {
-                for i in range {
-                    seen[i].fetch_add(1, Ordering::Relaxed);
-                }
+        for (n, cut) in (0..40).chain([1000]).flat_map(|n| [(n, Cut::Long), (n, Cut::Every(7))]) {
+            let seen: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+            pool.run(|w| {
+                w.share(0, seen.len(), cut, |range| {
+                    for i in range {
+                        seen[i].fetch_add(1, Ordering::Relaxed);
+                    }
+                });
             });
-        });
-        assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1));
+            assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1), "{n} {cut:?}");
+        }
     }
 
     #[test]
@@ -462,14 +490,14 @@ mod tests {
         for culprit in 0..3 {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 pool.run(|w| {
-                    w.share_each(0, 3, 1, |i| assert!(i != culprit, "culprit"));
+                    w.share_each(0, 3, Cut::Every(1), |i| assert!(i != culprit, "culprit"));
                     w.barrier();
                 });
             }));
             let panic = result.expect_err("must panic");
             assert_eq!(panic.downcast_ref::<&str>(), Some(&"culprit"), "{culprit}");
             let count = AtomicUsize::new(0);
-            pool.run(|w| w.share_each(0, 30, 1, |_| _ = count.fetch_add(1, Ordering::Relaxed)));
+            pool.run(|w| w.share_each(0, 30, Cut::Every(1), |_| _ = count.fetch_add(1, Ordering::Relaxed)));
             assert_eq!(count.load(Ordering::Relaxed), 30);
         }
     }

@@ -6,7 +6,7 @@ use crate::arch;
 use crate::detect::Isa;
 use crate::kernel::peak::PEAK_BYTES;
 use crate::mem::Buffer;
-use crate::pool::Pool;
+use crate::pool::{Cut, Pool};
 pub use product::{Product, ProductSpec};
 use std::hint::black_box;
 use std::time::Instant;
@@ -26,7 +26,7 @@ pub fn read_bandwidth(threads: usize) -> std::io::Result<f64> {
     for _ in 0..5 {
         let start = Instant::now();
         pool.run(|w| {
-            w.share(0, values.len(), 1 << 20, |range| {
+            w.share(0, values.len(), Cut::Every(1 << 20), |range| {
                 let mut lanes = [0u32; 64];
                 for chunk in values[range].chunks_exact(64) {
                     for (lane, value) in lanes.iter_mut().zip(chunk) {
@@ -67,7 +67,7 @@ pub fn peak_rates(isa: Isa, pool: &mut Pool) -> std::io::Result<PeakRates> {
         for _ in 0..5 {
             let start = Instant::now();
             pool.run(|w| {
-                w.share_each(0, pieces, 1, |_| {
+                w.share_each(0, pieces, Cut::Every(1), |_| {
                     #[repr(align(64))]
                     struct Data([u8; PEAK_BYTES]);
                     let mut data = Data([1; PEAK_BYTES]);

@@ -9,7 +9,7 @@ use super::state::{FEW_TOKENS, OwnSpan, State, TOKEN_TILE};
 use crate::arch::Kernels;
 use crate::kernel::attention::{KvHead, Row, SegmentJob, partial_len};
 use crate::mem::Rows;
-use crate::pool::Worker;
+use crate::pool::{Cut, Worker};
 use minfer_ops::*;
 
 struct Attention<'a> {
@@ -134,7 +134,7 @@ impl Attention<'_> {
         let tiles = |span: &OwnSpan| span.len.div_ceil(TOKEN_TILE);
         let total: usize = self.state.spans.iter().map(tiles).sum();
         let mut rows = Vec::with_capacity(TOKEN_TILE * group);
-        w.share_each(0, total * self.spec.heads.kv, 1, |task| {
+        w.share_each(0, total * self.spec.heads.kv, Cut::Every(1), |task| {
             let (mut tile, kv_head) = (task / self.spec.heads.kv, task % self.spec.heads.kv);
             let mut spans = self.state.spans.iter();
             // Tiles are numbered through all spans.
@@ -192,7 +192,7 @@ impl Attention<'_> {
             unsafe { self.state.partials.ptr().add(((t * heads.q + head) * most + n) * per_row) }
         };
         let mut rows = Vec::with_capacity(group);
-        w.share_each(0, tokens * heads.kv * most, 1, |task| {
+        w.share_each(0, tokens * heads.kv * most, Cut::Every(1), |task| {
             let (t, kv_head, n) = (task / (heads.kv * most), task / most % heads.kv, task % most);
             let seen = self.seen(t);
             let segments = seen.segments();
@@ -209,7 +209,7 @@ impl Attention<'_> {
             self.run_segment(self.kv_head(span, kv_head), segments.start + n, &rows);
         });
         w.barrier();
-        w.share_each(1, tokens * heads.q, 1, |task| {
+        w.share_each(1, tokens * heads.q, Cut::Every(1), |task| {
             let (t, head) = (task / heads.q, task % heads.q);
             let state = partial(t, head, 0);
             for n in 1..self.seen(t).segments().len() {

@@ -12,7 +12,7 @@ use crate::kernel::matmul::Acts;
 use crate::kernel::vector::NormJob;
 use crate::matrix::{ActKind, Matrix, Out, Scratch};
 use crate::mem::Rows;
-use crate::pool::{Pool, Worker};
+use crate::pool::{Cut, Pool, Worker};
 use crate::simd::LANES;
 use minfer_ops::*;
 use std::cell::Cell;
@@ -86,7 +86,7 @@ impl CpuDevice {
     pub(super) fn prepare_ropes(&mut self) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
         pool.run(|w| {
-            w.share_each(0, step.tokens, w.grain(step.tokens), |t| {
+            w.share_each(0, step.tokens, Cut::Long, |t| {
                 for (rope, table) in step.ropes.iter().zip(&step.state.ropes) {
                     fill_angles(rope, table, t, step.state.position(t));
                 }
@@ -107,7 +107,7 @@ impl CpuDevice {
         let x = step.state.x_rows();
         pool.run(|w| {
             let mut scratch = step.scratch(w);
-            w.share_each(0, step.tokens, w.grain(step.tokens), |t| {
+            w.share_each(0, step.tokens, Cut::Long, |t| {
                 // SAFETY: row t is this worker's.
                 let row = unsafe { x.row(t, x.stride) };
                 table.row(step.state.tokens[t] as usize, row, &mut scratch);
@@ -143,7 +143,7 @@ impl CpuDevice {
             w.barrier();
             let norms = [(stage.q_norm.of_all(), q), (stage.k_norm.of_all(), k)];
             if norms.iter().any(|(norm, _)| norm.is_some()) {
-                w.share_each(4, step.tokens, 1, |t| {
+                w.share_each(4, step.tokens, Cut::Every(1), |t| {
                     for (norm, rows) in norms {
                         if let Some(norm) = norm {
                             // SAFETY: the row holds all heads, whose total is the norm's length, and is this worker's.
@@ -155,7 +155,7 @@ impl CpuDevice {
             }
             let heads = stage.heads.q + stage.heads.kv;
             let units = step.tokens * heads;
-            w.share_each(5, units, w.grain(units), |u| {
+            w.share_each(5, units, Cut::Long, |u| {
                 let (t, head) = (u / heads, u % heads);
                 if head < stage.heads.q {
                     step.query_head(stage, q.ptr(t), head, t);
@@ -278,7 +278,7 @@ impl<'a> Step<'a> {
             let x_row = if copied { w.id } else { 0 };
             return Prepared { step: self, input, kinds, x, slot: w.id, x_row, ready: Cell::new(false) };
         }
-        w.share_each(phase, input.slots, w.grain(input.slots), |slot| {
+        w.share_each(phase, input.slots, Cut::Long, |slot| {
             self.prepare_row(&input, kinds, slot, x.ptr(slot), slot);
         });
         w.barrier();
@@ -358,7 +358,7 @@ impl<'a> Step<'a> {
         let mut scratch = self.scratch(w);
         let panels = matrix.panels();
         assert!(panels * LANES <= out.stride, "{panels} panels into rows of {}", out.stride);
-        w.share(phase, panels, w.grain(panels), |range| {
+        w.share(phase, panels, Cut::Long, |range| {
             let target = Out { ptr: out.ptr(0), stride: out.stride };
             let acts = input.acts(matrix);
             // SAFETY: the input was prepared for this matrix; the range's columns are this worker's alone.
@@ -371,7 +371,7 @@ impl<'a> Step<'a> {
     fn gate_up(&self, w: &Worker<'_>, phase: usize, stage: &Ffn, input: &Prepared<'_>, gate: Rows, up: Rows) {
         let mut scratch = self.scratch(w);
         let panels = stage.up.matrix.panels();
-        w.share(phase, panels, w.grain(panels), |range| {
+        w.share(phase, panels, Cut::Long, |range| {
             let columns = range.start * LANES..range.end * LANES;
             let mut multiply = |linear: &LoadedLinear, out: Rows| {
                 let target = Out { ptr: out.ptr(0), stride: out.stride };
@@ -429,7 +429,7 @@ impl<'a> Step<'a> {
             Some(norm) => {
                 self.product(w, phase, linear, input, product, |_| {});
                 w.barrier();
-                w.share_each(phase + 1, self.tokens, w.grain(self.tokens), |t| {
+                w.share_each(phase + 1, self.tokens, Cut::Long, |t| {
                     // SAFETY: row t is this worker's.
                     unsafe { self.norm(norm, product.ptr(t), product.ptr(t)) };
                     add(t, 0..x.stride);

@@ -83,7 +83,7 @@ fn product(matrix: &Matrix, inputs: &Inputs, range: Range<usize>, pool: &mut Poo
     pool.run(|w| {
         let target = &target;
         let mut scratch = Scratch::default();
-        w.share(0, matrix.panels(), 1, |panels| {
+        w.share(0, matrix.panels(), Cut::Every(1), |panels| {
             let out = Out { ptr: target.0.cast(), stride };
             // SAFETY: the inputs are those of the range in the matrix's form; panels are handed out once.
             unsafe { matrix.multiply(panels, inputs.acts(range.start), tokens, out, &mut scratch) };

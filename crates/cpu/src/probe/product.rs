@@ -6,7 +6,7 @@ use crate::kernel::matmul::Acts;
 use crate::kernel::vector::QuantizeJob;
 use crate::matrix::{ActKind, KernelRow, Matrix, Out, Scratch, kernels};
 use crate::mem::Buffer;
-use crate::pool::Pool;
+use crate::pool::{Cut, Pool};
 use crate::simd::LANES;
 use minfer_gguf::{GgmlType, SharedBytes, quant};
 use minfer_ops::{DeviceError, Weight};
@@ -145,7 +145,7 @@ impl Product {
         pool.run(|w| {
             let (acts, out) = (&acts, &out);
             let mut scratch = scratch[w.id].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            w.share(0, panels, w.grain(panels), |range| {
+            w.share(0, panels, Cut::Long, |range| {
                 // SAFETY: the input has the matrix's form and size; the range's columns are this worker's alone.
                 unsafe { matrix.multiply(range, acts.0, tokens, out.0, &mut scratch) };
             });
