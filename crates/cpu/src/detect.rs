@@ -1,5 +1,6 @@
 //! What the machine offers: instruction sets, cores, memory.
 
+use crate::cores::Cores;
 use std::fmt;
 use std::str::FromStr;
 
@@ -81,8 +82,8 @@ impl FromStr for Isa {
 pub struct Host {
     /// The CPU's name, for people; nothing is decided by it.
     pub cpu: String,
-    /// Cores this process may use: affinity and cgroup quota (v1 and v2) respected.
-    pub cores: usize,
+    /// What this process may use of the processors.
+    pub cores: Cores,
     /// Bytes of memory that can be had without swapping, if known.
     pub memory_available: Option<u64>,
     /// Bytes of memory, if known.
@@ -100,7 +101,7 @@ impl Host {
         Host {
             cpu: field(&read("/proc/cpuinfo"), "model name")
                 .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
-            cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            cores: Cores::detect(),
             memory_available: kilobytes(&meminfo, "MemAvailable"),
             memory_total: kilobytes(&meminfo, "MemTotal"),
             huge_pages: bracketed(&read("/sys/kernel/mm/transparent_hugepage/enabled")),

@@ -5,6 +5,7 @@ mod stages;
 mod state;
 
 use crate::arch::{self, Kernels};
+use crate::cores::Cores;
 use crate::detect::{Host, Isa};
 use crate::kernel::vector::{Act, NormOp};
 use crate::matrix::Matrix;
@@ -29,7 +30,7 @@ pub enum Repack {
 /// How to set the CPU up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// Worker threads; `None` takes every core the process may use.
+    /// Worker threads; `None` takes [`Cores::threads`](crate::Cores::threads).
     pub threads: Option<usize>,
     /// Instruction set; `None` takes the best that is there.
     pub isa: Option<Isa>,
@@ -214,8 +215,7 @@ impl CpuDevice {
     /// The machine lacks the asked instruction set, or refuses threads.
     pub fn new(options: &CpuOptions) -> Result<CpuDevice, DeviceError> {
         let isa = choose(options.isa, &Host::levels())?;
-        let threads =
-            options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+        let threads = options.threads.unwrap_or_else(|| Cores::detect().threads());
         let most = 4 * std::thread::available_parallelism().map_or(1, |n| n.get());
         if threads > most.max(8) {
             let what = format!("{threads} threads: expected at most {}, four for each core", most.max(8));

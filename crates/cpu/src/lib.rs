@@ -17,6 +17,7 @@
 //! Bits are the same for one build; between builds, `sin`/`cos` of the system's math library may differ.
 
 mod arch;
+pub mod cores;
 pub mod detect;
 mod device;
 mod format;
@@ -29,6 +30,7 @@ mod simd;
 #[cfg(test)]
 mod testing;
 
+pub use cores::Cores;
 pub use detect::{Host, Isa};
 pub use device::{CpuDevice, CpuOptions, Repack};
 pub use matrix::{KernelRow, kernels};

@@ -131,7 +131,7 @@ impl From<RepackArg> for Repack {
 #[derive(Args)]
 #[command(next_help_heading = "Device")]
 pub(super) struct ThreadArgs {
-    /// Threads; as many as there are cores for this process if left out
+    /// Threads; one for each fast physical core that the process may use if left out (`minfer doctor` tells)
     #[arg(short, long, value_name = "N", value_parser = parse_positive)]
     pub threads: Option<usize>,
 }

@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// Tokens computed at a time (-ub)
     #[arg(long = "ub", alias = "ubatch-size", value_name = "N", value_delimiter = ',', default_values_t = [512], value_parser = parse_positive)]
     ubatch: Vec<usize>,
-    /// Threads; as many as there are cores for this process if left out
+    /// Threads; one for each fast physical core that the process may use if left out (`minfer doctor` tells)
     #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = parse_positive)]
     threads: Vec<usize>,
     /// Type of cached keys
@@ -122,7 +122,7 @@ impl Args {
             return Err(usage("no tests: all of -p, -n and --pg are 0 or absent"));
         }
         let host = Host::detect();
-        let threads = if self.threads.is_empty() { vec![host.cores] } else { self.threads.clone() };
+        let threads = if self.threads.is_empty() { vec![host.cores.threads()] } else { self.threads.clone() };
         let mut report = Report::new(std::io::stdout(), self.format());
         for source in &self.model {
             let gguf = open(source)?;

@@ -25,13 +25,18 @@ impl Args {
     pub(super) fn run(self) -> Result<()> {
         let host = Host::detect();
         let cache = Cache::from_env();
-        let bandwidth = probe::read_bandwidth(host.cores).ok();
+        let bandwidth = probe::read_bandwidth(host.cores.threads()).ok();
         if self.json {
             let report = json!({
                 "version": env!("CARGO_PKG_VERSION"),
                 "build_commit": minfer::BUILD_COMMIT,
                 "cpu": host.cpu,
-                "cores": host.cores,
+                "cores": host.cores.parallelism,
+                "threads": host.cores.threads(),
+                "processors": json!({
+                    "online": host.cores.online, "allowed": host.cores.allowed,
+                    "physical": host.cores.physical, "fast": host.cores.fast, "quota": host.cores.quota,
+                }),
                 "isa": Isa::best().name(),
                 "isas": Isa::ALL.map(|isa| json!({"name": isa.name(), "available": isa.available()})),
                 "memory_total": host.memory_total,
@@ -92,7 +97,7 @@ impl Args {
 fn machine(host: &Host, bandwidth: Option<f64>) -> String {
     let best = Isa::best();
     let mut text = format!("processor     {}\n", host.cpu);
-    text += &format!("cores         {} for this process (affinity and quota respected)\n", host.cores);
+    text += &format!("threads       {} will be used: {}\n", host.cores.threads(), host.cores);
     text += &format!("instructions  {best} will be used\n");
     for isa in Isa::ALL {
         let why = match isa {
@@ -114,7 +119,8 @@ fn machine(host: &Host, bandwidth: Option<f64>) -> String {
     }
     match bandwidth {
         Some(rate) => {
-            text += &format!("                {:.1} GB/s read by {} threads\n", rate / 1e9, host.cores)
+            text +=
+                &format!("                {:.1} GB/s read by {} threads\n", rate / 1e9, host.cores.threads())
         }
         None => text += "                bandwidth could not be measured\n",
     }
