@@ -143,12 +143,13 @@ fn inspect_tells_what_a_file_is() {
 #[test]
 fn doctor_tells_what_would_be_used() {
     let text = succeeds(&["doctor"]);
-    for word in ["processor", "cores", "instructions", "memory", "GPU", "kernels", "cache", "scalar"] {
+    for word in ["processor", "threads", "instructions", "memory", "GPU", "kernels", "cache", "scalar"] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let report = json(&succeeds(&["doctor", "--json"]));
     assert!(report["kernels"].as_array().is_some_and(|k| !k.is_empty()));
     assert!(report["cores"].as_u64().is_some_and(|n| n > 0));
+    assert!(report["threads"].as_u64().is_some_and(|n| n > 0 && Some(n) <= report["cores"].as_u64()));
 }
 
 /// llama-bench's fields, in its order.
