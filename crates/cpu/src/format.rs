@@ -9,6 +9,11 @@
 //! One file per quant type. The tile kernels are generic over the three traits below and live in `kernel/`.
 
 pub(crate) mod float;
+pub(crate) mod iq4_nl;
+pub(crate) mod iq4_xs;
+pub(crate) mod mxfp4;
+pub(crate) mod q2_k;
+pub(crate) mod q3_k;
 pub(crate) mod q4_0;
 pub(crate) mod q4_1;
 pub(crate) mod q4_k;
@@ -36,11 +41,14 @@ pub(crate) trait Panel: 'static {
     fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]);
 }
 
-/// Types with one float scale per 32 values: `w = d·(q − ZERO) [+ m]`.
+/// Types with one float scale per 32 values: `w = d·(q − ZERO) [+ m]`. A block, here, is 32 values, whatever the file's
+/// blocks are.
 ///
 /// # Safety
 /// Of all functions: `group` points to a whole group, and the CPU has the features of `S`.
 pub(crate) trait Block32: Panel {
+    /// Blocks of 32 values, per row, in one group.
+    const SLOTS: usize = Self::BLOCKS * Self::TYPE.block_len() / 32;
     /// Bits of a stored `q`.
     const BITS: u32;
     /// Largest stored `q` (largest magnitude, if signed).
@@ -113,8 +121,8 @@ pub(crate) trait Float: Panel {
 macro_rules! with_formats {
     ($macro:ident) => {
         $macro! {
-            block32: [crate::format::q4_0::Q4_0, crate::format::q4_1::Q4_1, crate::format::q5_0::Q5_0, crate::format::q5_1::Q5_1, crate::format::q8_0::Q8_0]
-            super256: [crate::format::q4_k::Q4K, crate::format::q5_k::Q5K, crate::format::q6_k::Q6K]
+            block32: [crate::format::q4_0::Q4_0, crate::format::q4_1::Q4_1, crate::format::q5_0::Q5_0, crate::format::q5_1::Q5_1, crate::format::q8_0::Q8_0, crate::format::iq4_nl::Iq4Nl, crate::format::iq4_xs::Iq4Xs, crate::format::mxfp4::Mxfp4]
+            super256: [crate::format::q2_k::Q2K, crate::format::q3_k::Q3K, crate::format::q4_k::Q4K, crate::format::q5_k::Q5K, crate::format::q6_k::Q6K]
             float: [crate::format::float::F32, crate::format::float::F16, crate::format::float::BF16]
         }
     };

@@ -100,6 +100,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn dot_pairs(acc: Self::I, a: Self::I, b: i32) -> Self::I;
     /// Sixteen bytes, zero-extended.
     unsafe fn load_u8(p: *const u8) -> Self::I;
+    /// Sixteen bytes, each shifted right by `shift` < 8 and masked, zero-extended.
+    unsafe fn load_bits(p: *const u8, shift: u32, mask: u8) -> Self::I;
     /// Sixteen bytes, sign-extended.
     unsafe fn load_i8(p: *const u8) -> Self::I;
     unsafe fn to_f(a: Self::I) -> Self::F;
@@ -118,6 +120,9 @@ pub(crate) trait Simd: Copy {
     unsafe fn select_bit(a: Self::B, bit: u32, value: u8) -> Self::B;
     /// One 32-bit word per lane; byte `j` of the lane becomes `value` if bit `4 · unit + j` of the word is set, else 0.
     unsafe fn spread_bits(words: Self::B, unit: usize, value: u8) -> Self::B;
+
+    /// The entry of `table` at each byte, which is below 16.
+    unsafe fn lookup(indices: Self::B, table: &[i8; 16]) -> Self::B;
 
     unsafe fn dot_zero() -> Self::Dot;
     /// Adds the products of unsigned weights (at most 127) with the four `i8` in `a`.

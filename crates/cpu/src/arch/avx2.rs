@@ -259,6 +259,18 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn load_bits(p: *const u8, shift: u32, mask: u8) -> I {
+        // SAFETY: see the impl.
+        unsafe {
+            let (n, mask) = (_mm_cvtsi32_si128(shift as i32), _mm256_set1_epi32(mask.into()));
+            let [low, high] = Self::load_u8(p);
+            [
+                _mm256_and_si256(_mm256_srl_epi32(low, n), mask),
+                _mm256_and_si256(_mm256_srl_epi32(high, n), mask),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn load_i8(p: *const u8) -> I {
         // SAFETY: see the impl.
         unsafe {
@@ -348,6 +360,14 @@ impl Simd for Avx2 {
             let hit = lanes!(_mm256_and_si256, spread, bits);
             let mask = lanes!(_mm256_cmpeq_epi8, hit, bits);
             lanes!(_mm256_and_si256, mask, value)
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup(indices: I, table: &[i8; 16]) -> I {
+        // SAFETY: see the impl; the table is sixteen bytes.
+        unsafe {
+            let table = [_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())); 2];
+            lanes!(_mm256_shuffle_epi8, table, indices)
         }
     }
 

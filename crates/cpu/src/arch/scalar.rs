@@ -170,6 +170,11 @@ impl Simd for Scalar {
         map(unsafe { p.cast::<[u8; LANES]>().read_unaligned() }, i32::from)
     }
     #[inline(always)]
+    unsafe fn load_bits(p: *const u8, shift: u32, mask: u8) -> I {
+        // SAFETY: see the impl.
+        map(unsafe { p.cast::<[u8; LANES]>().read_unaligned() }, |b| i32::from((b >> shift) & mask))
+    }
+    #[inline(always)]
     unsafe fn load_i8(p: *const u8) -> I {
         // SAFETY: see the impl.
         map(unsafe { p.cast::<[i8; LANES]>().read_unaligned() }, i32::from)
@@ -220,6 +225,10 @@ impl Simd for Scalar {
             let bit = 4 * unit + i % 4;
             if (words[i / 4 * 4 + bit / 8] >> (bit % 8)) & 1 == 1 { value } else { 0 }
         })
+    }
+    #[inline(always)]
+    unsafe fn lookup(indices: [u8; 64], table: &[i8; 16]) -> [u8; 64] {
+        indices.map(|i| table[usize::from(i & 15)] as u8)
     }
 
     #[inline(always)]

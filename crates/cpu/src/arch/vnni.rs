@@ -190,6 +190,14 @@ impl Simd for Vnni {
         unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
+    unsafe fn load_bits(p: *const u8, shift: u32, mask: u8) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let shifted = _mm512_srl_epi32(Self::load_u8(p), _mm_cvtsi32_si128(shift as i32));
+            _mm512_and_si512(shifted, _mm512_set1_epi32(mask.into()))
+        }
+    }
+    #[inline(always)]
     unsafe fn load_i8(p: *const u8) -> __m512i {
         // SAFETY: see the impl.
         unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())) }
@@ -254,6 +262,14 @@ impl Simd for Vnni {
             let bits = if unit.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010u32 as i32 };
             let set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(words, pick), _mm512_set1_epi32(bits));
             _mm512_maskz_set1_epi8(set, value as i8)
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup(indices: __m512i, table: &[i8; 16]) -> __m512i {
+        // SAFETY: see the impl; the table is sixteen bytes.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, indices)
         }
     }
 

@@ -8,7 +8,7 @@ use minfer_gguf::GgmlType;
 pub(crate) struct Q4_0;
 
 const D: usize = 0;
-const Q: usize = 64;
+pub(crate) const Q: usize = 64;
 
 impl Panel for Q4_0 {
     const TYPE: GgmlType = GgmlType::Q4_0;

@@ -53,8 +53,10 @@ fn a_panel_is_no_larger_than_its_group_says() {
         let growth = match format.ty {
             // The spread of the 6-bit fields.
             GgmlType::Q4_K | GgmlType::Q5_K => 2 * 16 * 4,
+            // The same, and up to a whole cache line.
+            GgmlType::IQ4_XS => 2 * (16 * 2 + 32),
             // Up to a whole cache line.
-            GgmlType::Q6_K => 2 * 32,
+            GgmlType::Q3_K | GgmlType::Q6_K => 2 * 32,
             _ => 0,
         };
         assert_eq!(panel, file + growth, "{}", format.ty);

@@ -263,7 +263,7 @@ unsafe fn pass32<S: Simd, F: Block32, const P: usize>(
                 let base = job.panels.add((panel + p) * job.panel_bytes);
                 for b in 0..count {
                     let (group, slot) =
-                        (base.add((start + b) / F::BLOCKS * F::GROUP_BYTES), (start + b) % F::BLOCKS);
+                        (base.add((start + b) / F::SLOTS * F::GROUP_BYTES), (start + b) % F::SLOTS);
                     unpack32::<S, F>(group, slot, b, &mut unpacked[p]);
                 }
             }

@@ -111,7 +111,7 @@ unsafe fn tile32<S: Simd, F: Block32, const T: usize>(
         let q: [*const i8; T] = std::array::from_fn(|t| job.acts.q.add((first + t) * job.k));
         let mut acc = [S::splat(0.0); T];
         for b in 0..blocks {
-            let (group, slot) = (panel.add(b / F::BLOCKS * F::GROUP_BYTES), b % F::BLOCKS);
+            let (group, slot) = (panel.add(b / F::SLOTS * F::GROUP_BYTES), b % F::SLOTS);
             let mut sums = [S::splat_i(0); T];
             let mut u = 0;
             while u < 8 {

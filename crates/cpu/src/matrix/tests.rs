@@ -276,12 +276,27 @@ fn unusual_activations() {
 
 /// Offsets of the f16 fields of a packed block type.
 fn half_fields(ty: GgmlType) -> &'static [usize] {
-    use GgmlType::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    use GgmlType::{
+        BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+    };
     match ty {
-        Q4_0 | Q5_0 | Q8_0 => &[0],
+        Q4_0 | Q5_0 | Q8_0 | IQ4_NL | IQ4_XS => &[0],
         Q4_1 | Q5_1 | Q4_K | Q5_K => &[0, 2],
+        Q2_K => &[80, 82],
+        Q3_K => &[108],
         Q6_K => &[208],
-        _ => &[],
+        F32 | F16 | BF16 | MXFP4 => &[],
+        _ => panic!("where are the scales of {ty}?"),
+    }
+}
+
+/// Makes `scale` the float scale of a block, or its power of two where scales are such.
+fn set_scale(ty: GgmlType, block: &mut [u8], scale: half::f16) {
+    for at in half_fields(ty) {
+        block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
+    }
+    if ty == GgmlType::MXFP4 {
+        block[0] = (scale.to_f32().to_bits() >> 23) as u8;
     }
 }
 
@@ -289,9 +304,7 @@ fn half_fields(ty: GgmlType) -> &'static [usize] {
 fn uniform(ty: GgmlType, rows: usize, cols: usize, fill: u8, scale: half::f16) -> Vec<u8> {
     let mut bytes = vec![fill; rows * ty.bytes_of(cols).expect("whole blocks")];
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-        for at in half_fields(ty) {
-            block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
-        }
+        set_scale(ty, block, scale);
     }
     bytes
 }
@@ -339,9 +352,7 @@ fn extreme_scales() {
             let mut bytes = random_weights(ty, 6, ROWS, cols);
             // Every other block of the row, so that extremes meet ordinary blocks.
             for block in bytes.chunks_exact_mut(2 * ty.block_bytes()) {
-                for at in half_fields(ty) {
-                    block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
-                }
+                set_scale(ty, block, scale);
             }
             let w = values(ty, &bytes);
             let name = format!("{ty} with d = {scale}");
@@ -349,6 +360,25 @@ fn extreme_scales() {
             let error = relative_error(&y, &oracle(&w, &rounded(&x, kind), cols));
             assert!(error <= 2.0 * SAME_INPUT, "{name}: {error:.1e}");
         }
+    }
+}
+
+/// All of E8M0: from subnormal scales to those that no f16 has.
+#[test]
+fn every_power_of_two_of_mxfp4() {
+    let (mut pools, ty) = (pools(), GgmlType::MXFP4);
+    let mut bytes = uniform(ty, 256, 32, 0x21, half::f16::ONE);
+    for (e, block) in bytes.chunks_exact_mut(ty.block_bytes()).enumerate() {
+        block[0] = e as u8;
+    }
+    let w = values(ty, &bytes);
+    let mut x = vec![0.0; 32];
+    x[3] = 1.0;
+    let (y, _) = every_way("MXFP4", &weight(ty, 256, 32, bytes), &x, &mut pools);
+    for (e, (y, w)) in y.iter().zip(w.chunks_exact(32)).enumerate() {
+        // Of a subnormal scale, 1/127 has few bits.
+        let bound = f64::from(w[3]) * 1e-6 + 127.0 * f64::from(f32::from_bits(1));
+        assert!((f64::from(*y) - f64::from(w[3])).abs() <= bound, "2^({e} − 128): {y}, not {}", w[3]);
     }
 }
 

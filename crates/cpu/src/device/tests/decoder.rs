@@ -162,13 +162,18 @@ pub(super) fn shapes() -> Vec<Shape> {
 
 /// Quantized shapes: all tuned types and one that is not.
 pub(super) fn quantized_shapes() -> Vec<Shape> {
-    use GgmlType::{BF16, F16, IQ4_XS, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    use GgmlType::{
+        BF16, F16, IQ3_S, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+    };
     let wide = Shape {
         name: "K-quants and others mixed",
         d_model: 256,
         heads: Heads { q: 4, kv: 2, dim: 64 },
         d_ff: 512,
-        types: &[Q6_K, Q4_K, Q5_K, Q8_0, IQ4_XS, Q4_1, Q5_0, Q4_K, Q5_1, Q4_0, Q3_K, F16, BF16],
+        types: &[
+            Q6_K, Q4_K, Q5_K, Q8_0, IQ4_XS, Q4_1, Q5_0, Q4_K, Q5_1, Q4_0, Q3_K, F16, BF16, IQ3_S, Q2_K,
+            IQ4_NL,
+        ],
         rope: Some((RopeStyle::Halves, 64)),
         windows: [None, Some(128)],
         bias: true,
@@ -180,7 +185,7 @@ pub(super) fn quantized_shapes() -> Vec<Shape> {
         heads: Heads { q: 3, kv: 1, dim: 32 },
         d_ff: 160,
         vocab: 50,
-        types: &[Q8_0, Q4_1, Q5_0, Q5_1, Q4_0],
+        types: &[Q8_0, Q4_1, Q5_0, Q5_1, Q4_0, IQ4_NL, MXFP4],
         rope: Some((RopeStyle::Adjacent, 32)),
         tied: false,
         ..PLAIN

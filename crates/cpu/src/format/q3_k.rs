@@ -1,0 +1,111 @@
+//! Q3_K: `w = d·(sc − 32)·(q − 4)`, q of 3 bits, sc of 6 bits per 16. Block of 256: 32 B third bits (run s of 32 values
+//! at bit s), 64 B crumbs as in Q2_K, 12 B of scales, d f16. Group of one block: 2 × 6 × 16 B of scales, 32 B d, 32 B
+//! unused, 512 B third bits, 1024 B crumbs.
+//!
+//! Eight scales are six bytes per row: each byte has one of the first six scales in its low bits, and two bits of the
+//! seventh (bytes 0–2) or the eighth (bytes 3–5) above.
+
+use super::q2_k::crumbs;
+use super::{Panel, Super256, copy_half, copy_unit};
+use crate::simd::Simd;
+use minfer_gguf::GgmlType;
+
+pub(crate) struct Q3K;
+
+const SC: usize = 0;
+const D: usize = 192;
+const H: usize = 256;
+const Q: usize = 768;
+
+/// The sixteen 6-bit scales of a block, from their 12 bytes: scale `i` has its low four bits in byte `i mod 8` (the low
+/// nibble for `i < 8`) and its upper two at bit `2·(i/4)` of byte `8 + i mod 4`.
+fn expand_scales(packed: &[u8]) -> [u8; 16] {
+    std::array::from_fn(|i| (packed[i % 8] >> (i / 8 * 4) & 15) | (packed[8 + i % 4] >> (i / 4 * 2) & 3) << 4)
+}
+
+/// Inverse of [`expand_scales`].
+fn collapse_scales(scales: [u8; 16], packed: &mut [u8]) {
+    for i in 0..8 {
+        packed[i] = (scales[i] & 15) | (scales[8 + i] << 4);
+    }
+    for i in 0..4 {
+        packed[8 + i] = (0..4).fold(0, |byte, j| byte | scales[4 * j + i] >> 4 << (2 * j));
+    }
+}
+
+impl Panel for Q3K {
+    const TYPE: GgmlType = GgmlType::Q3_K;
+    const BLOCKS: usize = 1;
+    const GROUP_BYTES: usize = 1792;
+
+    fn pack(block: &[u8], row: usize, _slot: usize, group: &mut [u8]) {
+        let scales = expand_scales(&block[96..108]);
+        for i in 0..12 {
+            let (half, j) = (i / 6, i % 6);
+            let upper = scales[8 * half + 6 + j / 3] >> (2 * (j % 3)) & 3;
+            group[SC + 16 * i + row] = scales[8 * half + j] | upper << 6;
+        }
+        copy_half(group, D + 2 * row, block, 108);
+        for i in 0..8 {
+            copy_unit(group, H + 64 * i + 4 * row, block, 4 * i);
+        }
+        for i in 0..16 {
+            copy_unit(group, Q + 64 * i + 4 * row, block, 32 + 4 * i);
+        }
+    }
+
+    fn unpack(group: &[u8], row: usize, _slot: usize, block: &mut [u8]) {
+        let byte = |half: usize, j: usize| group[SC + 16 * (6 * half + j) + row];
+        let scales = std::array::from_fn(|i| match (i / 8, i % 8) {
+            (half, j @ 0..6) => byte(half, j) & 63,
+            (half, j) => (0..3).fold(0, |sc, k| sc | byte(half, 3 * (j - 6) + k) >> 6 << (2 * k)),
+        });
+        collapse_scales(scales, &mut block[96..108]);
+        copy_half(block, 108, group, D + 2 * row);
+        for i in 0..8 {
+            copy_unit(block, 4 * i, group, H + 64 * i + 4 * row);
+        }
+        for i in 0..16 {
+            copy_unit(block, 32 + 4 * i, group, Q + 64 * i + 4 * row);
+        }
+    }
+}
+
+// SAFETY (all functions): offsets lie inside the group that the caller vouches for.
+impl Super256 for Q3K {
+    const SCALED: usize = 16;
+    const BITS: u32 = 3;
+    const MAX: u32 = 7;
+    const ZERO: i32 = 4;
+
+    #[inline(always)]
+    unsafe fn unit<S: Simd>(group: *const u8, u: usize) -> S::B {
+        // SAFETY: see the impl.
+        unsafe {
+            let high = S::select_bit(S::load_bytes(group.add(H + 64 * (u % 8))), (u / 8) as u32, 4);
+            S::or(crumbs::<S>(group.add(Q), u), high)
+        }
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(group: *const u8, s: usize) -> S::I {
+        let (half, j) = (s / 8, s % 8);
+        // SAFETY: see the impl.
+        unsafe {
+            let row = group.add(SC + 96 * half);
+            let sc = if j < 6 {
+                S::load_bits(row.add(16 * j), 0, 63)
+            } else {
+                // Two bits of each of three bytes, moved to their places.
+                let row = row.add(48 * (j - 6));
+                let low = S::add_i(S::load_bits(row, 6, 0x03), S::load_bits(row.add(16), 4, 0x0c));
+                S::add_i(low, S::load_bits(row.add(32), 2, 0x30))
+            };
+            S::sub_i(sc, S::splat_i(32))
+        }
+    }
+    #[inline(always)]
+    unsafe fn d<S: Simd>(group: *const u8) -> S::F {
+        // SAFETY: see the impl.
+        unsafe { S::load_f16(group.add(D)) }
+    }
+}
