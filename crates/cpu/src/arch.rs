@@ -49,7 +49,8 @@ impl Kernels {
     pub(crate) fn kv(&self, ty: KvType) -> &KvKernels {
         match ty {
             KvType::F16 => &self.kv[0],
-            KvType::F32 => &self.kv[1],
+            KvType::BF16 => &self.kv[1],
+            KvType::F32 => &self.kv[2],
         }
     }
 }
@@ -110,6 +111,7 @@ macro_rules! entry_points {
                 },
                 kv: [
                     KvKernels { write: write::<attention::F16>, segment: segment::<attention::F16> },
+                    KvKernels { write: write::<attention::BF16>, segment: segment::<attention::BF16> },
                     KvKernels { write: write::<attention::F32>, segment: segment::<attention::F32> },
                 ],
             };

@@ -131,6 +131,18 @@ pub(crate) trait Simd: Copy {
     unsafe fn dot_signed(acc: Self::Dot, w: Self::B, a: i32) -> Self::Dot;
     unsafe fn finish(acc: Self::Dot) -> Self::I;
 
+    /// Rounds to nearest even.
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, x: Self::F) {
+        let mut v = [0f32; LANES];
+        // SAFETY: `v` holds sixteen floats; the caller vouches for the ISA and for `p`.
+        unsafe {
+            Self::store(v.as_mut_ptr(), x);
+            let bits = v.map(|x| half::bf16::from_f32(x).to_bits());
+            std::ptr::copy_nonoverlapping(bits.as_ptr().cast::<u8>(), p.cast(), 2 * LANES);
+        }
+    }
+
     /// Sum of the lanes by the fixed tree: lane `i` with `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
     #[inline(always)]
     unsafe fn sum(x: Self::F) -> f32 {

@@ -276,18 +276,20 @@ pub enum KvType {
     /// IEEE half precision.
     #[default]
     F16,
+    /// bfloat16: the range of f32 in two bytes, with eight bits of precision.
+    BF16,
     /// IEEE single precision: nothing is rounded when it is cached.
     F32,
 }
 
 impl KvType {
     /// Every type.
-    pub const ALL: [KvType; 2] = [KvType::F16, KvType::F32];
+    pub const ALL: [KvType; 3] = [KvType::F16, KvType::BF16, KvType::F32];
 
     /// Bytes of a cached value.
     pub const fn bytes(self) -> usize {
         match self {
-            KvType::F16 => 2,
+            KvType::F16 | KvType::BF16 => 2,
             KvType::F32 => 4,
         }
     }
@@ -296,6 +298,7 @@ impl KvType {
     pub const fn name(self) -> &'static str {
         match self {
             KvType::F16 => "f16",
+            KvType::BF16 => "bf16",
             KvType::F32 => "f32",
         }
     }

@@ -72,6 +72,36 @@ fn agrees_with_double_precision_over_a_cache_of_halves() {
 }
 
 #[test]
+fn agrees_with_double_precision_over_a_cache_of_bfloat16() {
+    // As above, and the step across an edge is eight times as long.
+    for shape in shapes() {
+        let (errors, all) = errors(&Shape { kv_type: KvType::BF16, ..shape.clone() });
+        let (median, worst) = (errors[LONG / 2], errors[LONG - 1]);
+        assert!(
+            all <= 8e-4 && median <= 2.4e-4 && worst <= 1.6e-2,
+            "{}: {all:.1e}, median {median:.1e}, worst {worst:.1e}",
+            shape.name
+        );
+    }
+}
+
+#[test]
+fn bits_over_every_cache_do_not_depend_on_levels_threads_and_chunks() {
+    for kv_type in KvType::ALL {
+        let shape = Shape { kv_type, ..PLAIN };
+        let decoder = Decoder::random(&shape);
+        let tokens = decoder.prompt(3, 300);
+        let expected = whole(&decoder, &options(Isa::Scalar, 1, Repack::On), &tokens);
+        for isa in Host::levels() {
+            let mut runner = Runner::new(&decoder, &options(isa, 2, Repack::On), 300);
+            let mut sequence = runner.sequence();
+            let found = runner.in_chunks(&mut sequence, &tokens, &[130, 1, 5, 9]);
+            same(&format!("{} on {isa}", kv_type.name()), &shape, &found, &expected);
+        }
+    }
+}
+
+#[test]
 fn quantized_decoders_agree_with_double_precision_as_far_as_int8_goes() {
     for shape in quantized_shapes() {
         let decoder = Decoder::random(&shape);

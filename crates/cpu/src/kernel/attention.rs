@@ -59,6 +59,8 @@ pub(crate) trait KvElem {
 
 /// IEEE half precision.
 pub(crate) struct F16;
+/// bfloat16.
+pub(crate) struct BF16;
 /// IEEE single precision.
 pub(crate) struct F32;
 
@@ -73,6 +75,20 @@ impl KvElem for F16 {
     unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
         // SAFETY: the caller's promise.
         unsafe { S::store_f16(p.cast(), x) }
+    }
+}
+
+impl KvElem for BF16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_bf16(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
+        // SAFETY: the caller's promise.
+        unsafe { S::store_bf16(p.cast(), x) }
     }
 }
 

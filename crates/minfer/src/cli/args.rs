@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use minfer::cpu::{CpuOptions, Isa, Repack};
 use minfer::engine::SamplingParams;
 use minfer::gguf::Gguf;
+use minfer::model::{KvType, LoadOptions};
 use minfer::source::{Cache, Source};
 use minfer::tokenizer::{Overrides, Tokenizer};
 
@@ -160,11 +161,39 @@ pub(super) struct ContextArgs {
     pub ctv: KvArg,
 }
 
+impl ContextArgs {
+    /// What the cache asks of a load.
+    pub(super) fn load(&self) -> anyhow::Result<LoadOptions> {
+        let kv_type = cache_type(self.ctk, self.ctv)?;
+        Ok(LoadOptions { context: self.ctx, kv_type, ..LoadOptions::default() })
+    }
+}
+
 /// A type of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum KvArg {
     /// IEEE half precision
     F16,
+    /// bfloat16: coarser, with the range of f32
+    Bf16,
+    /// IEEE single precision
+    F32,
+}
+
+/// The type of the cache, which keys and values share.
+pub(super) fn cache_type(keys: KvArg, values: KvArg) -> anyhow::Result<KvType> {
+    if keys != values {
+        return Err(usage(format!(
+            "--ctk {} with --ctv {}: give both the same type",
+            keys.name(),
+            values.name()
+        )));
+    }
+    Ok(match keys {
+        KvArg::F16 => KvType::F16,
+        KvArg::Bf16 => KvType::BF16,
+        KvArg::F32 => KvType::F32,
+    })
 }
 
 impl KvArg {
@@ -172,6 +201,8 @@ impl KvArg {
     pub(super) fn name(self) -> &'static str {
         match self {
             KvArg::F16 => "f16",
+            KvArg::Bf16 => "bf16",
+            KvArg::F32 => "f32",
         }
     }
 }

@@ -14,7 +14,7 @@ use minfer::source::Source;
 use minfer::tokenizer::Tokenizer;
 use minfer::{Options, load_model};
 
-use super::args::{DeviceArgs, KvArg, open, parse_positive, parse_source, usage};
+use super::args::{DeviceArgs, KvArg, cache_type, open, parse_positive, parse_source, usage};
 use super::terminal::{note, stderr_is_terminal};
 
 /// Measure the speed of a model
@@ -174,6 +174,7 @@ impl Args {
                 context: tests.iter().map(Test::context).max(),
                 max_tokens: chunk,
                 max_outputs: 1,
+                kv_type: cache_type(self.ctk, self.ctv)?,
                 ..LoadOptions::default()
             },
             pre: None,

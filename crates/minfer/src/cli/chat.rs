@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use minfer::chat::{Answer, Chat, Conversation, End, OnFull, Part, Record, Settings};
-use minfer::model::LoadOptions;
 use minfer::{Error, Options};
 
 use super::args::{
@@ -118,7 +117,7 @@ impl Args {
         let gguf = open(&self.model.model)?;
         let options = Options {
             cpu: self.device.cpu(&self.threads),
-            load: LoadOptions { context: self.context.ctx, ..LoadOptions::default() },
+            load: self.context.load()?,
             pre: self.vocabulary.pre.clone(),
         };
         let bar = bar(0, "loading");

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use minfer::engine::{FinishReason, MAX_TOP_LOGPROBS};
 use minfer::gguf::Gguf;
-use minfer::model::LoadOptions;
 use minfer::tokenizer::Tokenizer;
 use minfer::{Generate, Generation, Llm, Message, Options, Summary};
 
@@ -111,7 +110,7 @@ impl Args {
     fn load(&self, gguf: &Arc<Gguf>) -> Result<Llm> {
         let options = Options {
             cpu: self.device.cpu(&self.threads),
-            load: LoadOptions { context: self.context.ctx, ..LoadOptions::default() },
+            load: self.context.load()?,
             pre: self.vocabulary.pre.clone(),
         };
         let bar = bar(0, "loading");

@@ -68,6 +68,7 @@ fn cap(x: f64, cap: Option<f32>) -> f64 {
 fn stored(ty: KvType, x: Vec<f64>) -> Vec<f64> {
     match ty {
         KvType::F16 => x.into_iter().map(|v| f16::from_f64(v).to_f64()).collect(),
+        KvType::BF16 => x.into_iter().map(|v| half::bf16::from_f64(v).to_f64()).collect(),
         KvType::F32 => x,
     }
 }
