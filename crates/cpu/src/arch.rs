@@ -21,6 +21,7 @@ pub(crate) struct Kernels {
     pub(crate) norm: unsafe fn(&NormJob),
     pub(crate) quantize32: unsafe fn(&QuantizeJob),
     pub(crate) quantize256: unsafe fn(&QuantizeJob),
+    pub(crate) interleave: unsafe fn(*const f32, usize, usize, *mut f32),
     pub(crate) gated: unsafe fn(Act, *mut f32, *const f32, usize),
     pub(crate) soft_cap: unsafe fn(f32, *mut f32, usize),
     pub(crate) kv: [KvKernels; KvType::ALL.len()],
@@ -91,6 +92,7 @@ macro_rules! entry_points {
                 fn norm[](job: &vector::NormJob) = vector::norm::<$simd>;
                 fn quantize32[](job: &vector::QuantizeJob) = vector::quantize32::<$simd>;
                 fn quantize256[](job: &vector::QuantizeJob) = vector::quantize256::<$simd>;
+                fn interleave[](rows: *const f32, stride: usize, len: usize, out: *mut f32) = vector::interleave::<$simd>;
                 fn gated[](act: vector::Act, gate: *mut f32, up: *const f32, len: usize) = vector::gated::<$simd>;
                 fn soft_cap[](cap: f32, x: *mut f32, len: usize) = vector::soft_cap::<$simd>;
                 fn write[E: KvElem](job: &attention::KvWrite) = attention::write::<$simd, E>;
@@ -104,7 +106,7 @@ macro_rules! entry_points {
             pub(crate) static KERNELS: Kernels = Kernels {
                 isa: <$simd as Simd>::ISA,
                 matmul: with_formats!(matmul_table),
-                norm, quantize32, quantize256, gated, soft_cap, merge, finish,
+                norm, quantize32, quantize256, interleave, gated, soft_cap, merge, finish,
                 peak: Peak {
                     dot: peak_dot, dot_round: peak::dot_round::<$simd>(),
                     fma: peak_fma, fma_round: peak::fma_round::<$simd>(),

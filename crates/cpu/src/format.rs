@@ -49,9 +49,9 @@ pub(crate) trait Panel: 'static {
 pub(crate) trait Block32: Panel {
     /// Blocks of 32 values, per row, in one group.
     const SLOTS: usize = Self::BLOCKS * Self::TYPE.block_len() / 32;
-    /// Bits of a stored `q`.
+    /// Bits of a `q`.
     const BITS: u32;
-    /// Largest stored `q` (largest magnitude, if signed).
+    /// Largest `q` (largest magnitude, if signed).
     const MAX: u32;
     /// Whether `q` is an `i8`.
     const SIGNED: bool = false;
@@ -79,9 +79,9 @@ pub(crate) trait Block32: Panel {
 pub(crate) trait Super256: Panel {
     /// Values that share an integer scale.
     const SCALED: usize;
-    /// Bits of a stored `q`.
+    /// Bits of a `q`.
     const BITS: u32;
-    /// Largest stored `q`.
+    /// Largest `q`.
     const MAX: u32;
     /// Subtracted from `q`.
     const ZERO: i32 = 0;

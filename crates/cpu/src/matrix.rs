@@ -86,6 +86,9 @@ impl Format {
     }
 }
 
+/// Columns that are dequantized at a time: whole blocks of every type.
+const DEQUANTIZED: usize = 256;
+
 /// Whether a matrix can be of this type: integers are tables of something else.
 fn is_weight(ty: GgmlType) -> bool {
     !matches!(ty, GgmlType::I8 | GgmlType::I16 | GgmlType::I32 | GgmlType::I64)
@@ -107,13 +110,14 @@ pub(crate) struct Matrix {
     row_bytes: usize,
     data: Data,
     kernel: MatMulFn,
+    interleave: unsafe fn(*const f32, usize, usize, *mut f32),
 }
 
-/// A worker's room for one panel made on the fly, and for one row.
+/// A worker's room for one panel made on the fly, and for sixteen rows of [`DEQUANTIZED`] columns.
 #[derive(Default)]
 pub(crate) struct Scratch {
     panel: Vec<u8>,
-    row: Vec<f32>,
+    values: Vec<f32>,
 }
 
 impl Matrix {
@@ -150,7 +154,7 @@ impl Matrix {
             }
             _ => Data::Rows { bytes: weight.data, format },
         };
-        Ok(Matrix { rows, cols, ty, row_bytes, data, kernel })
+        Ok(Matrix { rows, cols, ty, row_bytes, data, kernel, interleave: kernels.interleave })
     }
 
     /// The form of input that the kernel reads.
@@ -233,18 +237,29 @@ impl Matrix {
         }
     }
 
-    /// A panel of floats, `[cols][16]`, in the scratch.
+    /// A panel of floats, `[cols][16]`, in the scratch; absent rows are zero. [`DEQUANTIZED`] columns at a time, whose
+    /// rows and panel stay in the nearest cache.
     fn dequantize_panel(&self, rows: &[u8], scratch: &mut Scratch) {
-        let Scratch { panel, row } = scratch;
-        panel.clear();
+        let Scratch { panel, values } = scratch;
         panel.resize(4 * LANES * self.cols, 0);
-        row.resize(self.cols, 0.0);
-        for (r, bytes) in rows.chunks_exact(self.row_bytes).enumerate() {
-            self.dequantize(bytes, row);
-            for (k, value) in row.iter().enumerate() {
-                panel[4 * (LANES * k + r)..][..4].copy_from_slice(&value.to_ne_bytes());
+        values.clear();
+        values.resize(LANES * DEQUANTIZED, 0.0);
+        for start in (0..self.cols).step_by(DEQUANTIZED) {
+            let len = DEQUANTIZED.min(self.cols - start);
+            let bytes = self.bytes_before(start)..self.bytes_before(start + len);
+            for (row, out) in rows.chunks_exact(self.row_bytes).zip(values.chunks_exact_mut(DEQUANTIZED)) {
+                self.dequantize(&row[bytes.clone()], &mut out[..len]);
             }
+            let panel = &mut panel[4 * LANES * start..4 * LANES * (start + len)];
+            // SAFETY: sixteen rows of DEQUANTIZED values, of which `len` go to the panel's part of that size; the
+            // function is of the device's ISA and takes any alignment.
+            unsafe { (self.interleave)(values.as_ptr(), DEQUANTIZED, len, panel.as_mut_ptr().cast()) };
         }
+    }
+
+    /// Bytes of a row before column `k`, where a block starts.
+    fn bytes_before(&self, k: usize) -> usize {
+        k / self.ty.block_len() * self.ty.block_bytes()
     }
 
     fn dequantize(&self, bytes: &[u8], out: &mut [f32]) {

@@ -34,7 +34,7 @@ pub(crate) unsafe fn levels<S: Simd>(p: *const u8, u: usize) -> S::B {
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Block32 for Iq4Nl {
-    const BITS: u32 = 4;
+    const BITS: u32 = 8;
     const MAX: u32 = 127;
     const SIGNED: bool = true;
 

@@ -50,7 +50,7 @@ impl Panel for Iq4Xs {
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Block32 for Iq4Xs {
-    const BITS: u32 = 4;
+    const BITS: u32 = 8;
     const MAX: u32 = 127;
     const SIGNED: bool = true;
 

@@ -47,7 +47,7 @@ impl Panel for Mxfp4 {
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
 impl Block32 for Mxfp4 {
-    const BITS: u32 = 4;
+    const BITS: u32 = 5;
     const MAX: u32 = 24;
     const ZERO: i32 = 12;
 

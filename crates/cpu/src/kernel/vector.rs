@@ -139,6 +139,33 @@ pub(crate) unsafe fn quantize256<S: Simd>(job: &QuantizeJob) {
     }
 }
 
+/// `out[k][r] = rows[r][k]` for sixteen rows of `len` floats, `stride` apart: a panel of floats.
+///
+/// # Safety
+/// `rows` is valid for that, `out` for `16 · len` floats; the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn interleave<S: Simd>(rows: *const f32, stride: usize, len: usize, out: *mut f32) {
+    // SAFETY: passed on.
+    unsafe {
+        let mut k = 0;
+        while k + LANES <= len {
+            // Values of a fixed size, which the compiler turns with shuffles.
+            let tile: [[f32; LANES]; LANES] =
+                std::array::from_fn(|r| rows.add(r * stride + k).cast::<[f32; LANES]>().read_unaligned());
+            for i in 0..LANES {
+                let column: [f32; LANES] = std::array::from_fn(|r| tile[r][i]);
+                out.add((k + i) * LANES).cast::<[f32; LANES]>().write_unaligned(column);
+            }
+            k += LANES;
+        }
+        for k in k..len {
+            for r in 0..LANES {
+                *out.add(k * LANES + r) = *rows.add(r * stride + k);
+            }
+        }
+    }
+}
+
 /// Activation functions.
 #[derive(Clone, Copy)]
 pub(crate) enum Act {
