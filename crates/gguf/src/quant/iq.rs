@@ -100,17 +100,23 @@ block! {
 const IQ1_SHIFT: f32 = 0.125;
 
 /// Writes the 8 values `scale · magnitude · sign`; `signs` has 1 for minus, the first value lowest.
-fn signed(out: &mut [f32], scale: f32, magnitudes: impl Iterator<Item = u8>, signs: u8) {
+fn signed(out: &mut [f32; 8], scale: f32, magnitudes: [u8; 8], signs: u8) {
     for (i, (out, magnitude)) in out.iter_mut().zip(magnitudes).enumerate() {
-        let sign = if signs >> i & 1 == 0 { 1.0 } else { -1.0 };
-        *out = scale * f32::from(magnitude) * sign;
+        // A product with −1 is the other sign bit.
+        let sign = u32::from(signs >> i & 1) << 31;
+        *out = f32::from_bits((scale * f32::from(magnitude)).to_bits() ^ sign);
     }
 }
 
+/// Two codebook entries of four magnitudes.
+fn both([a, b, c, d]: [u8; 4], [e, f, g, h]: [u8; 4]) -> [u8; 8] {
+    [a, b, c, d, e, f, g, h]
+}
+
 /// Runs of 8 values, with their numbers.
-fn eights(out: &mut [f32]) -> impl Iterator<Item = (usize, &mut [f32])> {
+fn eights(out: &mut [f32]) -> impl Iterator<Item = (usize, &mut [f32; 8])> {
     assert_eq!(out.len(), 256, "a block of 256 values");
-    out.chunks_exact_mut(8).enumerate()
+    out.as_chunks_mut::<8>().0.iter_mut().enumerate()
 }
 
 impl Block for BlockIq2Xxs {
@@ -124,7 +130,7 @@ impl Block for BlockIq2Xxs {
             let packed = u32::from_le_bytes([a, b, c, e]);
             let scale = d * (0.5 + (packed >> 28) as f32) * 0.25;
             let signs = grids::even_signs((packed >> (i % 4 * 7)) as u8);
-            signed(out, scale, grids::IQ2_XXS[usize::from(codes[i % 4])].into_iter(), signs);
+            signed(out, scale, grids::IQ2_XXS[usize::from(codes[i % 4])], signs);
         }
     }
 }
@@ -138,7 +144,7 @@ impl Block for BlockIq2Xs {
             let packed = u16::from_le_bytes(self.qs[i]);
             let scale = d * (0.5 + f32::from(self.scales[i / 4] >> (i % 4 / 2 * 4) & 15)) * 0.25;
             let signs = grids::even_signs((packed >> 9) as u8);
-            signed(out, scale, grids::IQ2_XS[usize::from(packed & 511)].into_iter(), signs);
+            signed(out, scale, grids::IQ2_XS[usize::from(packed & 511)], signs);
         }
     }
 }
@@ -152,7 +158,7 @@ impl Block for BlockIq2S {
             let scale = d * (0.5 + f32::from(self.scales[i / 4] >> (i % 4 / 2 * 4) & 15)) * 0.25;
             let high = usize::from(self.qh[i / 4] >> (i % 4 * 2) & 3);
             let code = usize::from(self.qs[i]) | high << 8;
-            signed(out, scale, grids::IQ2_S[code].into_iter(), self.signs[i]);
+            signed(out, scale, grids::IQ2_S[code], self.signs[i]);
         }
     }
 }
@@ -166,9 +172,9 @@ impl Block for BlockIq3Xxs {
             let packed = u32::from_le_bytes(self.signs_and_scales[i / 4]);
             let scale = d * (0.5 + (packed >> 28) as f32) * 0.5;
             let signs = grids::even_signs((packed >> (i % 4 * 7)) as u8);
-            let magnitudes =
+            let [first, second] =
                 [self.qs[2 * i], self.qs[2 * i + 1]].map(|code| grids::IQ3_XXS[usize::from(code)]);
-            signed(out, scale, magnitudes.into_iter().flatten(), signs);
+            signed(out, scale, both(first, second), signs);
         }
     }
 }
@@ -180,17 +186,17 @@ impl Block for BlockIq3S {
         let d = f16(self.d);
         for (i, out) in eights(out) {
             let scale = d * f32::from(1 + 2 * (self.scales[i / 8] >> (i % 8 / 4 * 4) & 15));
-            let magnitudes = [2 * i, 2 * i + 1].map(|j| {
+            let [first, second] = [2 * i, 2 * i + 1].map(|j| {
                 let high = usize::from(self.qh[j / 8] >> (j % 8) & 1);
                 grids::IQ3_S[usize::from(self.qs[j]) | high << 8]
             });
-            signed(out, scale, magnitudes.into_iter().flatten(), self.signs[i]);
+            signed(out, scale, both(first, second), self.signs[i]);
         }
     }
 }
 
 /// Writes the 8 values `scale · (grid + shift)`.
-fn shifted(out: &mut [f32], scale: f32, code: usize, minus: bool) {
+fn shifted(out: &mut [f32; 8], scale: f32, code: usize, minus: bool) {
     let shift = if minus { -IQ1_SHIFT } else { IQ1_SHIFT };
     for (out, &value) in out.iter_mut().zip(&grids::IQ1[code]) {
         *out = scale * (f32::from(value) + shift);
