@@ -4,10 +4,11 @@
 //! hold four K values (a *unit*) of each of the sixteen rows. A panel is a sequence of *groups* along K. Packed bits
 //! stay packed; scales are stored lane by lane. Fields of a group lie in the order in which a kernel first touches
 //! them, and groups are whole cache lines: read from memory, Q5_K and Q6_K are three times as fast for it, as the
-//! hardware's prefetcher then sees one ascending stream. Packing loses nothing: [`Panel::unpack`] gives the file's bytes back.
+//! hardware's prefetcher then sees one ascending stream. Packing loses nothing: [`field::unpack_row`] gives the file's bytes back.
 //!
 //! One file per quant type. The tile kernels are generic over the three traits below and live in `kernel/`.
 
+pub(crate) mod field;
 pub(crate) mod float;
 pub(crate) mod iq4_nl;
 pub(crate) mod iq4_xs;
@@ -24,9 +25,10 @@ pub(crate) mod q6_k;
 pub(crate) mod q8_0;
 
 use crate::simd::Simd;
+use field::{Field, Spread};
 use minfer_gguf::GgmlType;
 
-/// How a type is packed into groups.
+/// How a type is packed into groups, see [`field`].
 pub(crate) trait Panel: 'static {
     /// The type.
     const TYPE: GgmlType;
@@ -35,10 +37,17 @@ pub(crate) trait Panel: 'static {
     /// Bytes of a group: `BLOCKS` blocks of sixteen rows.
     const GROUP_BYTES: usize;
 
-    /// Puts block `slot` of row `row` into a group.
-    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]);
-    /// Takes it out again, bit for bit.
-    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]);
+    /// Where each field of a block lies in a group.
+    const FIELDS: &'static [Field];
+
+    /// Scales that the file packs tighter than bytes, for [`Field::spread`].
+    #[inline(always)]
+    fn spread(_block: &[u8]) -> Spread {
+        Spread::default()
+    }
+    /// The inverse: puts them into a block.
+    #[inline(always)]
+    fn gather(_spread: &Spread, _block: &mut [u8]) {}
 }
 
 /// Types with one float scale per 32 values: `w = d·(q − ZERO) [+ m]`. A block, here, is 32 values, whatever the file's
@@ -128,18 +137,6 @@ macro_rules! with_formats {
     };
 }
 pub(crate) use with_formats;
-
-/// Copies 4-byte unit `unit` of `row` between a block's bytes and the interleaved area that starts at `area`.
-#[inline]
-pub(crate) fn copy_unit(dst: &mut [u8], to: usize, src: &[u8], from: usize) {
-    dst[to..to + 4].copy_from_slice(&src[from..from + 4]);
-}
-
-/// Copies an f16 between a block and a lane of an f16 vector.
-#[inline]
-pub(crate) fn copy_half(dst: &mut [u8], to: usize, src: &[u8], from: usize) {
-    dst[to..to + 2].copy_from_slice(&src[from..from + 2]);
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! A weight matrix on the CPU: packed into panels, or left in the file and packed panel by panel when used.
 
 use crate::arch::Kernels;
+use crate::format::field::{pack_panel, unpack_row};
 use crate::format::{Panel, with_formats};
 use crate::kernel::matmul::{Acts, MatMul, MatMulFn};
 use crate::mem::Buffer;
@@ -28,8 +29,8 @@ pub(crate) struct Format {
     pub(crate) acts: ActKind,
     blocks: usize,
     group_bytes: usize,
-    pack: fn(&[u8], usize, usize, &mut [u8]),
-    unpack: fn(&[u8], usize, usize, &mut [u8]),
+    pack: fn(&[u8], usize, &mut [u8]),
+    unpack: fn(&[u8], usize, &mut [u8]),
 }
 
 const fn describe<P: Panel>(acts: ActKind) -> Format {
@@ -38,8 +39,8 @@ const fn describe<P: Panel>(acts: ActKind) -> Format {
         acts,
         blocks: P::BLOCKS,
         group_bytes: P::GROUP_BYTES,
-        pack: P::pack,
-        unpack: P::unpack,
+        pack: pack_panel::<P>,
+        unpack: unpack_row::<P>,
     }
 }
 
@@ -69,20 +70,12 @@ impl Format {
 
     /// Packs up to sixteen rows into a zeroed panel.
     pub(crate) fn pack_panel(&self, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
-        for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
-            for (b, block) in bytes.chunks_exact(self.ty.block_bytes()).enumerate() {
-                let group = b / self.blocks * self.group_bytes;
-                (self.pack)(block, row, b % self.blocks, &mut panel[group..group + self.group_bytes]);
-            }
-        }
+        (self.pack)(rows, row_bytes, panel);
     }
 
     /// The file's bytes of one row of a panel.
     pub(crate) fn unpack_row(&self, panel: &[u8], row: usize, out: &mut [u8]) {
-        for (b, block) in out.chunks_exact_mut(self.ty.block_bytes()).enumerate() {
-            let group = b / self.blocks * self.group_bytes;
-            (self.unpack)(&panel[group..group + self.group_bytes], row, b % self.blocks, block);
-        }
+        (self.unpack)(panel, row, out);
     }
 }
 

@@ -1,25 +1,19 @@
 //! F32, F16, BF16: one value is one block; a group holds that K of sixteen rows.
 
+use super::field::Field;
 use super::{Float, Panel};
 use crate::simd::{LANES, Simd};
 use minfer_gguf::GgmlType;
 
 macro_rules! float {
-    ($name:ident, $bytes:literal, $load:ident) => {
+    ($name:ident, $bytes:literal, $field:ident, $load:ident) => {
         pub(crate) struct $name;
 
         impl Panel for $name {
             const TYPE: GgmlType = GgmlType::$name;
             const BLOCKS: usize = 1;
             const GROUP_BYTES: usize = $bytes * LANES;
-
-            fn pack(block: &[u8], row: usize, _slot: usize, group: &mut [u8]) {
-                group[$bytes * row..$bytes * (row + 1)].copy_from_slice(&block[..$bytes]);
-            }
-
-            fn unpack(group: &[u8], row: usize, _slot: usize, block: &mut [u8]) {
-                block[..$bytes].copy_from_slice(&group[$bytes * row..$bytes * (row + 1)]);
-            }
+            const FIELDS: &'static [Field] = &[Field::$field(0, 0, 1)];
         }
 
         // SAFETY (all functions): the trait's contract.
@@ -33,6 +27,6 @@ macro_rules! float {
     };
 }
 
-float!(F32, 4, load);
-float!(F16, 2, load_f16);
-float!(BF16, 2, load_bf16);
+float!(F32, 4, units, load);
+float!(F16, 2, halves, load_f16);
+float!(BF16, 2, halves, load_bf16);

@@ -1,5 +1,6 @@
 //! IQ4_NL: `w = d·level[q]`, q of 4 bits, sixteen uneven levels in −127…113. Block and group as in Q4_0.
 
+use super::field::Field;
 use super::q4_0::{self, Q4_0};
 use super::{Block32, Panel};
 use crate::simd::Simd;
@@ -12,14 +13,7 @@ impl Panel for Iq4Nl {
     const TYPE: GgmlType = GgmlType::IQ4_NL;
     const BLOCKS: usize = Q4_0::BLOCKS;
     const GROUP_BYTES: usize = Q4_0::GROUP_BYTES;
-
-    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
-        Q4_0::pack(block, row, slot, group);
-    }
-
-    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
-        Q4_0::unpack(group, row, slot, block);
-    }
+    const FIELDS: &'static [Field] = Q4_0::FIELDS;
 }
 
 /// Levels of unit `u` (0–7) of the 256 bytes of nibbles at `p`.

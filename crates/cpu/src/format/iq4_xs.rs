@@ -6,8 +6,9 @@
 //! Its kernel is that of the types with a float scale per 32: `d·(sc − 32)` has at most 17 significant bits, so an f32
 //! holds it exactly.
 
+use super::field::{Field, Spread};
 use super::iq4_nl::levels;
-use super::{Block32, Panel, copy_half, copy_unit};
+use super::{Block32, Panel};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -21,29 +22,23 @@ impl Panel for Iq4Xs {
     const TYPE: GgmlType = GgmlType::IQ4_XS;
     const BLOCKS: usize = 1;
     const GROUP_BYTES: usize = 2240;
+    const FIELDS: &'static [Field] =
+        &[Field::halves(0, D, 1), Field::units(8, Q, 32), Field::spread(0, SC, 8)];
 
-    fn pack(block: &[u8], row: usize, _slot: usize, group: &mut [u8]) {
+    #[inline(always)]
+    fn spread(block: &[u8]) -> Spread {
         let high = u16::from_le_bytes([block[2], block[3]]);
-        for j in 0..8 {
-            let low = block[4 + j / 2] >> (j % 2 * 4) & 15;
-            group[SC + 16 * j + row] = low | ((high >> (2 * j)) as u8 & 3) << 4;
-        }
-        copy_half(group, D + 2 * row, block, 0);
-        for i in 0..32 {
-            copy_unit(group, Q + 64 * i + 4 * row, block, 8 + 4 * i);
-        }
+        std::array::from_fn(|j| match j {
+            0..8 => (block[4 + j / 2] >> (j % 2 * 4) & 15) | ((high >> (2 * j)) as u8 & 3) << 4,
+            _ => 0,
+        })
     }
-
-    fn unpack(group: &[u8], row: usize, _slot: usize, block: &mut [u8]) {
-        let sc = |j: usize| group[SC + 16 * j + row];
-        let high = (0..8).fold(0, |high, j| high | u16::from(sc(j) >> 4) << (2 * j));
+    #[inline(always)]
+    fn gather(spread: &Spread, block: &mut [u8]) {
+        let high = (0..8).fold(0, |high, j| high | u16::from(spread[j] >> 4) << (2 * j));
         block[2..4].copy_from_slice(&high.to_le_bytes());
         for i in 0..4 {
-            block[4 + i] = (sc(2 * i) & 15) | (sc(2 * i + 1) << 4);
-        }
-        copy_half(block, 0, group, D + 2 * row);
-        for i in 0..32 {
-            copy_unit(block, 8 + 4 * i, group, Q + 64 * i + 4 * row);
+            block[4 + i] = (spread[2 * i] & 15) | (spread[2 * i + 1] << 4);
         }
     }
 }

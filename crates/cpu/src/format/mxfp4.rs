@@ -3,8 +3,9 @@
 //!
 //! Codes become `fp4 + 12`, which is unsigned: products then need no sign on AVX2 and no surplus on AVX-512.
 
+use super::field::Field;
 use super::q4_0::nibbles;
-use super::{Block32, Panel, copy_unit};
+use super::{Block32, Panel};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 use minfer_gguf::quant::grids;
@@ -29,20 +30,8 @@ impl Panel for Mxfp4 {
     const TYPE: GgmlType = GgmlType::MXFP4;
     const BLOCKS: usize = 4;
     const GROUP_BYTES: usize = 1088;
-
-    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
-        group[E + 16 * slot + row] = block[0];
-        for i in 0..4 {
-            copy_unit(group, Q + 256 * slot + 64 * i + 4 * row, block, 1 + 4 * i);
-        }
-    }
-
-    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
-        block[0] = group[E + 16 * slot + row];
-        for i in 0..4 {
-            copy_unit(block, 1 + 4 * i, group, Q + 256 * slot + 64 * i + 4 * row);
-        }
-    }
+    const FIELDS: &'static [Field] =
+        &[Field::bytes(0, E, 1).per_slot(16), Field::units(1, Q, 4).per_slot(256)];
 }
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.

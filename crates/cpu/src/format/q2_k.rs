@@ -2,7 +2,8 @@
 //! the high nibble, 64 B crumbs, d f16, dmin f16. Per 128 values: 32 bytes, run s of 32 values at bit 2s. Group of one
 //! block: 16 × 16 B sc and m, 32 B d, 32 B dmin, 1024 B crumbs.
 
-use super::{Panel, Super256, copy_half, copy_unit};
+use super::field::Field;
+use super::{Panel, Super256};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -17,24 +18,12 @@ impl Panel for Q2K {
     const TYPE: GgmlType = GgmlType::Q2_K;
     const BLOCKS: usize = 1;
     const GROUP_BYTES: usize = 1344;
-
-    fn pack(block: &[u8], row: usize, _slot: usize, group: &mut [u8]) {
-        for i in 0..16 {
-            group[SC + 16 * i + row] = block[i];
-            copy_unit(group, Q + 64 * i + 4 * row, block, 16 + 4 * i);
-        }
-        copy_half(group, D + 2 * row, block, 80);
-        copy_half(group, DMIN + 2 * row, block, 82);
-    }
-
-    fn unpack(group: &[u8], row: usize, _slot: usize, block: &mut [u8]) {
-        for i in 0..16 {
-            block[i] = group[SC + 16 * i + row];
-            copy_unit(block, 16 + 4 * i, group, Q + 64 * i + 4 * row);
-        }
-        copy_half(block, 80, group, D + 2 * row);
-        copy_half(block, 82, group, DMIN + 2 * row);
-    }
+    const FIELDS: &'static [Field] = &[
+        Field::bytes(0, SC, 16),
+        Field::units(16, Q, 16),
+        Field::halves(80, D, 1),
+        Field::halves(82, DMIN, 1),
+    ];
 }
 
 /// Crumb unit `u` (0–63) of a K-quant's 1024 interleaved bytes.

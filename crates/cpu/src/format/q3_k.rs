@@ -5,8 +5,9 @@
 //! Eight scales are six bytes per row: each byte has one of the first six scales in its low bits, and two bits of the
 //! seventh (bytes 0–2) or the eighth (bytes 3–5) above.
 
+use super::field::{Field, Spread};
 use super::q2_k::crumbs;
-use super::{Panel, Super256, copy_half, copy_unit};
+use super::{Panel, Super256};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -37,37 +38,26 @@ impl Panel for Q3K {
     const TYPE: GgmlType = GgmlType::Q3_K;
     const BLOCKS: usize = 1;
     const GROUP_BYTES: usize = 1792;
+    const FIELDS: &'static [Field] =
+        &[Field::units(0, H, 8), Field::units(32, Q, 16), Field::spread(0, SC, 12), Field::halves(108, D, 1)];
 
-    fn pack(block: &[u8], row: usize, _slot: usize, group: &mut [u8]) {
+    #[inline(always)]
+    fn spread(block: &[u8]) -> Spread {
         let scales = expand_scales(&block[96..108]);
-        for i in 0..12 {
-            let (half, j) = (i / 6, i % 6);
-            let upper = scales[8 * half + 6 + j / 3] >> (2 * (j % 3)) & 3;
-            group[SC + 16 * i + row] = scales[8 * half + j] | upper << 6;
-        }
-        copy_half(group, D + 2 * row, block, 108);
-        for i in 0..8 {
-            copy_unit(group, H + 64 * i + 4 * row, block, 4 * i);
-        }
-        for i in 0..16 {
-            copy_unit(group, Q + 64 * i + 4 * row, block, 32 + 4 * i);
-        }
+        std::array::from_fn(|i| match (i / 6, i % 6) {
+            (half @ 0..2, j) => {
+                scales[8 * half + j] | (scales[8 * half + 6 + j / 3] >> (2 * (j % 3)) & 3) << 6
+            }
+            _ => 0,
+        })
     }
-
-    fn unpack(group: &[u8], row: usize, _slot: usize, block: &mut [u8]) {
-        let byte = |half: usize, j: usize| group[SC + 16 * (6 * half + j) + row];
-        let scales = std::array::from_fn(|i| match (i / 8, i % 8) {
-            (half, j @ 0..6) => byte(half, j) & 63,
-            (half, j) => (0..3).fold(0, |sc, k| sc | byte(half, 3 * (j - 6) + k) >> 6 << (2 * k)),
+    #[inline(always)]
+    fn gather(spread: &Spread, block: &mut [u8]) {
+        let scales = std::array::from_fn(|i| match (&spread[6 * (i / 8)..][..6], i % 8) {
+            (bytes, j @ 0..6) => bytes[j] & 63,
+            (bytes, j) => (0..3).fold(0, |sc, k| sc | bytes[3 * (j - 6) + k] >> 6 << (2 * k)),
         });
         collapse_scales(scales, &mut block[96..108]);
-        copy_half(block, 108, group, D + 2 * row);
-        for i in 0..8 {
-            copy_unit(block, 4 * i, group, H + 64 * i + 4 * row);
-        }
-        for i in 0..16 {
-            copy_unit(block, 32 + 4 * i, group, Q + 64 * i + 4 * row);
-        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Q4_0: `w = d·(q − 8)`, q of 4 bits. Block: d f16, sixteen bytes whose low nibbles are values 0–15 and high nibbles
 //! values 16–31. Group of two blocks: 2 × 32 B d, 2 × 256 B nibbles.
 
-use super::{Block32, Panel, copy_half, copy_unit};
+use super::field::Field;
+use super::{Block32, Panel};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -14,20 +15,8 @@ impl Panel for Q4_0 {
     const TYPE: GgmlType = GgmlType::Q4_0;
     const BLOCKS: usize = 2;
     const GROUP_BYTES: usize = 576;
-
-    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
-        copy_half(group, D + 32 * slot + 2 * row, block, 0);
-        for i in 0..4 {
-            copy_unit(group, Q + 256 * slot + 64 * i + 4 * row, block, 2 + 4 * i);
-        }
-    }
-
-    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
-        copy_half(block, 0, group, D + 32 * slot + 2 * row);
-        for i in 0..4 {
-            copy_unit(block, 2 + 4 * i, group, Q + 256 * slot + 64 * i + 4 * row);
-        }
-    }
+    const FIELDS: &'static [Field] =
+        &[Field::halves(0, D, 1).per_slot(32), Field::units(2, Q, 4).per_slot(256)];
 }
 
 /// Nibble unit `u` (0–7) of the 256 bytes at `p`: units 0–3 are low nibbles, 4–7 high nibbles.

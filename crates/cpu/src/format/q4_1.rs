@@ -1,8 +1,9 @@
 //! Q4_1: `w = d·q + m`, q of 4 bits. Block: d f16, m f16, nibbles as in Q4_0. Group of two blocks: 2 × 32 B d,
 //! 2 × 32 B m, 2 × 256 B nibbles.
 
+use super::field::Field;
 use super::q4_0::nibbles;
-use super::{Block32, Panel, copy_half, copy_unit};
+use super::{Block32, Panel};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -16,22 +17,11 @@ impl Panel for Q4_1 {
     const TYPE: GgmlType = GgmlType::Q4_1;
     const BLOCKS: usize = 2;
     const GROUP_BYTES: usize = 640;
-
-    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
-        copy_half(group, D + 32 * slot + 2 * row, block, 0);
-        copy_half(group, M + 32 * slot + 2 * row, block, 2);
-        for i in 0..4 {
-            copy_unit(group, Q + 256 * slot + 64 * i + 4 * row, block, 4 + 4 * i);
-        }
-    }
-
-    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
-        copy_half(block, 0, group, D + 32 * slot + 2 * row);
-        copy_half(block, 2, group, M + 32 * slot + 2 * row);
-        for i in 0..4 {
-            copy_unit(block, 4 + 4 * i, group, Q + 256 * slot + 64 * i + 4 * row);
-        }
-    }
+    const FIELDS: &'static [Field] = &[
+        Field::halves(0, D, 1).per_slot(32),
+        Field::halves(2, M, 1).per_slot(32),
+        Field::units(4, Q, 4).per_slot(256),
+    ];
 }
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.

@@ -2,9 +2,11 @@
 //! 128 B nibbles (per 64 values 32 bytes: low nibbles first). Group of one block: 2048 B nibbles, 8 × 16 B sc,
 //! 8 × 16 B m, 32 B d, 32 B dmin: the 6-bit fields are spread to bytes, 148 B per block instead of 144.
 
-use super::{Panel, Super256, copy_half, copy_unit};
+use super::field::{Field, Spread};
+use super::{Panel, Super256};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
+use minfer_gguf::quant::k::{pack_scales_and_mins, scales_and_mins};
 
 pub(crate) struct Q4K;
 
@@ -13,55 +15,40 @@ const M: usize = 2176;
 const D: usize = 2304;
 const DMIN: usize = 2336;
 
-/// The eight scales and eight minima of a Q4_K or Q5_K block, from their 12 bytes: fields 0–3 in the low six bits of
-/// bytes 0–3 and 4–7; fields 4–7 in the nibbles of bytes 8–11, their upper two bits on top of the former.
-pub(crate) fn expand_scales(packed: &[u8]) -> ([u8; 8], [u8; 8]) {
-    let (mut scales, mut mins) = ([0; 8], [0; 8]);
-    for j in 0..4 {
-        scales[j] = packed[j] & 63;
-        mins[j] = packed[4 + j] & 63;
-        scales[4 + j] = (packed[8 + j] & 15) | (packed[j] >> 6 << 4);
-        mins[4 + j] = (packed[8 + j] >> 4) | (packed[4 + j] >> 6 << 4);
-    }
-    (scales, mins)
+/// Scales, then minima, of the twelve bytes that start at byte 4 of a Q4_K or Q5_K block.
+#[inline(always)]
+pub(crate) fn spread_scales(block: &[u8]) -> Spread {
+    let packed = block[4..16].try_into().unwrap_or(&[0; 12]);
+    let (scales, mins) = scales_and_mins(packed);
+    std::array::from_fn(|i| if i < 8 { scales[i] } else { mins[i - 8] })
 }
 
-/// Inverse of [`expand_scales`].
-pub(crate) fn collapse_scales(scales: [u8; 8], mins: [u8; 8], packed: &mut [u8]) {
-    for j in 0..4 {
-        packed[j] = scales[j] | (scales[4 + j] >> 4 << 6);
-        packed[4 + j] = mins[j] | (mins[4 + j] >> 4 << 6);
-        packed[8 + j] = (scales[4 + j] & 15) | (mins[4 + j] << 4);
-    }
+/// Inverse of [`spread_scales`].
+#[inline(always)]
+pub(crate) fn gather_scales(spread: &Spread, block: &mut [u8]) {
+    let (scales, mins) = (std::array::from_fn(|i| spread[i]), std::array::from_fn(|i| spread[8 + i]));
+    block[4..16].copy_from_slice(&pack_scales_and_mins(&scales, &mins));
 }
 
 impl Panel for Q4K {
     const TYPE: GgmlType = GgmlType::Q4_K;
     const BLOCKS: usize = 1;
     const GROUP_BYTES: usize = 2368;
+    const FIELDS: &'static [Field] = &[
+        Field::halves(0, D, 1),
+        Field::halves(2, DMIN, 1),
+        Field::units(16, 0, 32),
+        Field::spread(0, SC, 8),
+        Field::spread(8, M, 8),
+    ];
 
-    fn pack(block: &[u8], row: usize, _slot: usize, group: &mut [u8]) {
-        copy_half(group, D + 2 * row, block, 0);
-        copy_half(group, DMIN + 2 * row, block, 2);
-        let (scales, mins) = expand_scales(&block[4..16]);
-        for j in 0..8 {
-            group[SC + 16 * j + row] = scales[j];
-            group[M + 16 * j + row] = mins[j];
-        }
-        for i in 0..32 {
-            copy_unit(group, 64 * i + 4 * row, block, 16 + 4 * i);
-        }
+    #[inline(always)]
+    fn spread(block: &[u8]) -> Spread {
+        spread_scales(block)
     }
-
-    fn unpack(group: &[u8], row: usize, _slot: usize, block: &mut [u8]) {
-        copy_half(block, 0, group, D + 2 * row);
-        copy_half(block, 2, group, DMIN + 2 * row);
-        let scales = std::array::from_fn(|j| group[SC + 16 * j + row]);
-        let mins = std::array::from_fn(|j| group[M + 16 * j + row]);
-        collapse_scales(scales, mins, &mut block[4..16]);
-        for i in 0..32 {
-            copy_unit(block, 16 + 4 * i, group, 64 * i + 4 * row);
-        }
+    #[inline(always)]
+    fn gather(spread: &Spread, block: &mut [u8]) {
+        gather_scales(spread, block);
     }
 }
 

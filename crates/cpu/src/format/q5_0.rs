@@ -1,8 +1,9 @@
 //! Q5_0: `w = d·(q − 16)`, q of 5 bits. Block: d f16, a 32-bit word with the fifth bits of values 0–31, nibbles as in
 //! Q4_0. Group of two blocks: 2 × 32 B d, and for each block 64 B fifth bits and 256 B nibbles.
 
+use super::field::Field;
 use super::q4_0::nibbles;
-use super::{Block32, Panel, copy_half, copy_unit};
+use super::{Block32, Panel};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -16,22 +17,11 @@ impl Panel for Q5_0 {
     const TYPE: GgmlType = GgmlType::Q5_0;
     const BLOCKS: usize = 2;
     const GROUP_BYTES: usize = 704;
-
-    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
-        copy_half(group, D + 32 * slot + 2 * row, block, 0);
-        copy_unit(group, H + 320 * slot + 4 * row, block, 2);
-        for i in 0..4 {
-            copy_unit(group, Q + 320 * slot + 64 * i + 4 * row, block, 6 + 4 * i);
-        }
-    }
-
-    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
-        copy_half(block, 0, group, D + 32 * slot + 2 * row);
-        copy_unit(block, 2, group, H + 320 * slot + 4 * row);
-        for i in 0..4 {
-            copy_unit(block, 6 + 4 * i, group, Q + 320 * slot + 64 * i + 4 * row);
-        }
-    }
+    const FIELDS: &'static [Field] = &[
+        Field::halves(0, D, 1).per_slot(32),
+        Field::units(2, H, 1).per_slot(320),
+        Field::units(6, Q, 4).per_slot(320),
+    ];
 }
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.

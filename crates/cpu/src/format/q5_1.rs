@@ -1,8 +1,9 @@
 //! Q5_1: `w = d·q + m`, q of 5 bits. Block: d f16, m f16, a 32-bit word with the fifth bits, nibbles as in Q4_0. Group
 //! of two blocks: 2 × 32 B d, 2 × 32 B m, and for each block 64 B fifth bits and 256 B nibbles.
 
+use super::field::Field;
 use super::q4_0::nibbles;
-use super::{Block32, Panel, copy_half, copy_unit};
+use super::{Block32, Panel};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -17,24 +18,12 @@ impl Panel for Q5_1 {
     const TYPE: GgmlType = GgmlType::Q5_1;
     const BLOCKS: usize = 2;
     const GROUP_BYTES: usize = 768;
-
-    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
-        copy_half(group, D + 32 * slot + 2 * row, block, 0);
-        copy_half(group, M + 32 * slot + 2 * row, block, 2);
-        copy_unit(group, H + 320 * slot + 4 * row, block, 4);
-        for i in 0..4 {
-            copy_unit(group, Q + 320 * slot + 64 * i + 4 * row, block, 8 + 4 * i);
-        }
-    }
-
-    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
-        copy_half(block, 0, group, D + 32 * slot + 2 * row);
-        copy_half(block, 2, group, M + 32 * slot + 2 * row);
-        copy_unit(block, 4, group, H + 320 * slot + 4 * row);
-        for i in 0..4 {
-            copy_unit(block, 8 + 4 * i, group, Q + 320 * slot + 64 * i + 4 * row);
-        }
-    }
+    const FIELDS: &'static [Field] = &[
+        Field::halves(0, D, 1).per_slot(32),
+        Field::halves(2, M, 1).per_slot(32),
+        Field::units(4, H, 1).per_slot(320),
+        Field::units(8, Q, 4).per_slot(320),
+    ];
 }
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.

@@ -2,8 +2,9 @@
 //! bits (bit j of byte l belongs to value 32j + l), 128 B nibbles as in Q4_K. Group of one block: 8 × 16 B sc,
 //! 8 × 16 B m, 32 B d, 32 B dmin, 512 B fifth bits, 2048 B nibbles.
 
-use super::q4_k::{collapse_scales, expand_scales, nibbles};
-use super::{Panel, Super256, copy_half, copy_unit};
+use super::field::{Field, Spread};
+use super::q4_k::{gather_scales, nibbles, spread_scales};
+use super::{Panel, Super256};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -20,33 +21,22 @@ impl Panel for Q5K {
     const TYPE: GgmlType = GgmlType::Q5_K;
     const BLOCKS: usize = 1;
     const GROUP_BYTES: usize = 2880;
+    const FIELDS: &'static [Field] = &[
+        Field::halves(0, D, 1),
+        Field::halves(2, DMIN, 1),
+        Field::units(16, H, 8),
+        Field::units(48, Q, 32),
+        Field::spread(0, SC, 8),
+        Field::spread(8, M, 8),
+    ];
 
-    fn pack(block: &[u8], row: usize, _slot: usize, group: &mut [u8]) {
-        copy_half(group, D + 2 * row, block, 0);
-        copy_half(group, DMIN + 2 * row, block, 2);
-        let (scales, mins) = expand_scales(&block[4..16]);
-        for j in 0..8 {
-            group[SC + 16 * j + row] = scales[j];
-            group[M + 16 * j + row] = mins[j];
-            copy_unit(group, H + 64 * j + 4 * row, block, 16 + 4 * j);
-        }
-        for i in 0..32 {
-            copy_unit(group, Q + 64 * i + 4 * row, block, 48 + 4 * i);
-        }
+    #[inline(always)]
+    fn spread(block: &[u8]) -> Spread {
+        spread_scales(block)
     }
-
-    fn unpack(group: &[u8], row: usize, _slot: usize, block: &mut [u8]) {
-        copy_half(block, 0, group, D + 2 * row);
-        copy_half(block, 2, group, DMIN + 2 * row);
-        let scales = std::array::from_fn(|j| group[SC + 16 * j + row]);
-        let mins = std::array::from_fn(|j| group[M + 16 * j + row]);
-        collapse_scales(scales, mins, &mut block[4..16]);
-        for j in 0..8 {
-            copy_unit(block, 16 + 4 * j, group, H + 64 * j + 4 * row);
-        }
-        for i in 0..32 {
-            copy_unit(block, 48 + 4 * i, group, Q + 64 * i + 4 * row);
-        }
+    #[inline(always)]
+    fn gather(spread: &Spread, block: &mut [u8]) {
+        gather_scales(spread, block);
     }
 }
 

@@ -4,7 +4,8 @@
 //! 32 B unused, and for each half its first eight units of nibbles and its eight units of crumbs in turn, then its other
 //! eight units of nibbles.
 
-use super::{Panel, Super256, copy_half, copy_unit};
+use super::field::Field;
+use super::{Panel, Super256};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -13,7 +14,7 @@ pub(crate) struct Q6K;
 const SC: usize = 0;
 const D: usize = 256;
 
-/// Where the nibbles `i` (of sixteen units) of a half lie.
+/// Where nibbles `i` (of sixteen units) of a half lie.
 const fn nibbles_at(half: usize, i: usize) -> usize {
     320 + 1536 * half + if i < 8 { 128 * i } else { 512 + 64 * i }
 }
@@ -27,36 +28,16 @@ impl Panel for Q6K {
     const TYPE: GgmlType = GgmlType::Q6_K;
     const BLOCKS: usize = 1;
     const GROUP_BYTES: usize = 3392;
-
-    fn pack(block: &[u8], row: usize, _slot: usize, group: &mut [u8]) {
-        for half in 0..2 {
-            for i in 0..16 {
-                copy_unit(group, nibbles_at(half, i) + 4 * row, block, 64 * half + 4 * i);
-            }
-            for i in 0..8 {
-                copy_unit(group, crumbs_at(half, i) + 4 * row, block, 128 + 32 * half + 4 * i);
-            }
-        }
-        for i in 0..16 {
-            group[SC + 16 * i + row] = block[192 + i];
-        }
-        copy_half(group, D + 2 * row, block, 208);
-    }
-
-    fn unpack(group: &[u8], row: usize, _slot: usize, block: &mut [u8]) {
-        for half in 0..2 {
-            for i in 0..16 {
-                copy_unit(block, 64 * half + 4 * i, group, nibbles_at(half, i) + 4 * row);
-            }
-            for i in 0..8 {
-                copy_unit(block, 128 + 32 * half + 4 * i, group, crumbs_at(half, i) + 4 * row);
-            }
-        }
-        for i in 0..16 {
-            block[192 + i] = group[SC + 16 * i + row];
-        }
-        copy_half(block, 208, group, D + 2 * row);
-    }
+    const FIELDS: &'static [Field] = &[
+        Field::bytes(192, SC, 16),
+        Field::halves(208, D, 1),
+        Field::units(0, nibbles_at(0, 0), 8).every(128),
+        Field::units(32, nibbles_at(0, 8), 8),
+        Field::units(64, nibbles_at(1, 0), 8).every(128),
+        Field::units(96, nibbles_at(1, 8), 8),
+        Field::units(128, crumbs_at(0, 0), 8).every(128),
+        Field::units(160, crumbs_at(1, 0), 8).every(128),
+    ];
 }
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.

@@ -1,6 +1,7 @@
 //! Q8_0: `w = d·q`, q an i8. Block: d f16, 32 bytes. Group of two blocks: 2 × 32 B d, 2 × 512 B values.
 
-use super::{Block32, Panel, copy_half, copy_unit};
+use super::field::Field;
+use super::{Block32, Panel};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
 
@@ -13,20 +14,8 @@ impl Panel for Q8_0 {
     const TYPE: GgmlType = GgmlType::Q8_0;
     const BLOCKS: usize = 2;
     const GROUP_BYTES: usize = 1088;
-
-    fn pack(block: &[u8], row: usize, slot: usize, group: &mut [u8]) {
-        copy_half(group, D + 32 * slot + 2 * row, block, 0);
-        for i in 0..8 {
-            copy_unit(group, Q + 512 * slot + 64 * i + 4 * row, block, 2 + 4 * i);
-        }
-    }
-
-    fn unpack(group: &[u8], row: usize, slot: usize, block: &mut [u8]) {
-        copy_half(block, 0, group, D + 32 * slot + 2 * row);
-        for i in 0..8 {
-            copy_unit(block, 2 + 4 * i, group, Q + 512 * slot + 64 * i + 4 * row);
-        }
-    }
+    const FIELDS: &'static [Field] =
+        &[Field::halves(0, D, 1).per_slot(32), Field::units(2, Q, 8).per_slot(512)];
 }
 
 // SAFETY (all functions): offsets lie inside the group that the caller vouches for.
