@@ -3,6 +3,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
@@ -61,6 +63,8 @@ pub(crate) fn kernels(isa: Isa) -> &'static Kernels {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Vnni => &vnni::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => &avxvnni::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2::KERNELS,
         _ => &scalar::KERNELS,

@@ -11,13 +11,15 @@ pub enum Isa {
     Scalar,
     /// x86-64 AVX2, FMA, F16C.
     Avx2,
+    /// The same with AVX-VNNI.
+    AvxVnni,
     /// x86-64 AVX-512 F, BW, DQ, VL and VNNI.
     Vnni,
 }
 
 impl Isa {
     /// All levels, ascending.
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Vnni];
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Vnni];
 
     /// Whether this machine has the level (asked of the CPU itself, once; never of its model name).
     pub fn available(self) -> bool {
@@ -29,6 +31,8 @@ impl Isa {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Isa::Avx2.available() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
             Isa::Vnni => {
                 Isa::Avx2.available()
@@ -53,6 +57,7 @@ impl Isa {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
             Isa::Vnni => "vnni",
         }
     }
@@ -66,7 +71,7 @@ impl fmt::Display for Isa {
 
 /// A name that is no [`Isa`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set `{0}`; known: scalar, avx2, vnni")]
+#[error("unknown instruction set `{0}`; known: scalar, avx2, avxvnni, vnni")]
 pub struct UnknownIsa(pub String);
 
 impl FromStr for Isa {

@@ -1,18 +1,40 @@
 //! AVX2 with FMA and F16C: x86-64 since 2013.
 //!
 //! A sixteen-lane vector is two `ymm`. Byte products go through `vpmaddubsw`, whose pairs stay in 16 bits for as many
-//! units as the weights' range allows, then through `vpmaddwd` to 32 bits.
+//! units as the weights' range allows, then through `vpmaddwd` to 32 bits. [`super::avxvnni`] has the same vectors and
+//! other byte products, hence [`ByteDot`].
 
 use crate::detect::Isa;
 use crate::simd::Simd;
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
-/// Two 256-bit registers.
+/// Two 256-bit registers, and a way to multiply bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2;
+pub(crate) struct Ymm<D>(PhantomData<D>);
+
+/// Byte products by way of 16 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Maddubs;
+
+pub(crate) type Avx2 = Ymm<Maddubs>;
 
 type F = [__m256; 2];
-type I = [__m256i; 2];
+/// Sixteen `i32`, or 64 bytes.
+pub(super) type I = [__m256i; 2];
+
+/// What the levels of [`Ymm`] differ in; each item is the one of [`Simd`] with its name.
+///
+/// # Safety
+/// As [`Simd`].
+pub(crate) trait ByteDot: Copy {
+    const ISA: Isa;
+    const SIGNED_SURPLUS: i32;
+    fn units_per_dot(max: u32) -> usize;
+    unsafe fn dot_unsigned(acc: I, w: I, a: i32) -> I;
+    unsafe fn dot_signed(acc: I, w: I, a: i32) -> I;
+    unsafe fn finish(acc: I) -> I;
+}
 
 macro_rules! lanes {
     ($f:ident, $($a:expr),+) => { lanes!(@ $f, $(($a)),+) };
@@ -20,16 +42,17 @@ macro_rules! lanes {
     (@ $f:ident, ($a:expr), ($b:expr)) => { [$f($a[0], $b[0]), $f($a[1], $b[1])] };
     (@ $f:ident, ($a:expr), ($b:expr), ($c:expr)) => { [$f($a[0], $b[0], $c[0]), $f($a[1], $b[1], $c[1])] };
 }
+pub(super) use lanes;
 
 // SAFETY (all functions): the trait's contract says that the CPU has AVX2, FMA and F16C and that pointers are valid
 // for the bytes the name implies; all loads and stores are the unaligned forms.
-impl Simd for Avx2 {
+impl<D: ByteDot> Simd for Ymm<D> {
     type F = F;
     type I = I;
     type B = I;
     type Dot = I;
 
-    const ISA: Isa = Isa::Avx2;
+    const ISA: Isa = D::ISA;
     const TILE: usize = 3;
     const GEMM_PANELS: usize = 1;
     const FLOAT_TILE: usize = 6;
@@ -37,7 +60,7 @@ impl Simd for Avx2 {
     const ATTN_ROWS: usize = 1;
     const UNROLLED: bool = true;
     const AHEAD: usize = 8192;
-    const SIGNED_SURPLUS: i32 = 0;
+    const SIGNED_SURPLUS: i32 = D::SIGNED_SURPLUS;
 
     #[inline(always)]
     fn unpacks_once(bits: u32, _k_quant: bool) -> bool {
@@ -45,8 +68,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn units_per_dot(max: u32) -> usize {
-        // Two products of at most 127 · max add up in each 16-bit lane per unit.
-        (i16::MAX as u32 / (2 * 127 * max)).max(1) as usize
+        D::units_per_dot(max)
     }
 
     #[inline(always)]
@@ -375,6 +397,33 @@ impl Simd for Avx2 {
     unsafe fn dot_zero() -> I {
         // SAFETY: see the impl.
         unsafe { [_mm256_setzero_si256(); 2] }
+    }
+    #[inline(always)]
+    unsafe fn dot_unsigned(acc: I, w: I, a: i32) -> I {
+        // SAFETY: see the impl.
+        unsafe { D::dot_unsigned(acc, w, a) }
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(acc: I, w: I, a: i32) -> I {
+        // SAFETY: see the impl.
+        unsafe { D::dot_signed(acc, w, a) }
+    }
+    #[inline(always)]
+    unsafe fn finish(acc: I) -> I {
+        // SAFETY: see the impl.
+        unsafe { D::finish(acc) }
+    }
+}
+
+// SAFETY (all functions): the trait's contract says that the CPU has AVX2.
+impl ByteDot for Maddubs {
+    const ISA: Isa = Isa::Avx2;
+    const SIGNED_SURPLUS: i32 = 0;
+
+    #[inline(always)]
+    fn units_per_dot(max: u32) -> usize {
+        // Two products of at most 127 · max add up in each 16-bit lane per unit.
+        (i16::MAX as u32 / (2 * 127 * max)).max(1) as usize
     }
     #[inline(always)]
     unsafe fn dot_unsigned(acc: I, w: I, a: i32) -> I {
