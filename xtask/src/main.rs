@@ -4,6 +4,7 @@
 mod bench;
 mod golden;
 mod tidy;
+mod wide;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ usage: cargo xtask TASK
 
   tidy                               check the rules of ARCHITECTURE.md that a program can check
   golden                             list the golden data and how each is made again
+  wide [BINARY]                      check that instructions beyond x86-64's base are in guarded functions only
   bench record [--machine NAME] [-- BENCH ARGUMENTS]
                                      run `minfer bench -o json` and keep the rows in bench/records/
   bench compare OLD.json NEW.json [--bar PERCENT]
@@ -38,6 +40,8 @@ fn task(args: &[&str]) -> Result<()> {
     match args {
         ["tidy"] => tidy::run(&root),
         ["golden"] => golden::run(&root),
+        ["wide"] => wide::run(&root, None),
+        ["wide", binary] => wide::run(&root, Some(binary)),
         ["bench", "record", rest @ ..] => bench::record(&root, rest),
         ["bench", "compare", rest @ ..] => bench::compare(rest),
         ["help" | "-h" | "--help"] => {
