@@ -2,12 +2,17 @@
 //! table from which the device takes them at run time.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avxvnni;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) use amx::Unit as AmxUnit;
 
 use crate::detect::Isa;
 use crate::kernel::attention::{KvWrite, SegmentJob};
@@ -16,6 +21,7 @@ use crate::kernel::vector::{Act, NormJob, QuantizeJob};
 use minfer_ops::KvType;
 
 /// Kernels of one instruction set. Every function requires the CPU to have it, and what its kernel documents.
+#[derive(Clone, Copy)]
 pub(crate) struct Kernels {
     pub(crate) isa: Isa,
     /// By [`crate::matrix::FORMATS`].
@@ -33,6 +39,7 @@ pub(crate) struct Kernels {
 }
 
 /// Loops of multiply-adds alone, and the products in one round of each.
+#[derive(Clone, Copy)]
 pub(crate) struct Peak {
     pub(crate) dot: unsafe fn(usize, *mut u8),
     pub(crate) dot_round: usize,
@@ -61,6 +68,8 @@ impl Kernels {
 /// The kernels of a level that [`crate::detect::Host`] found; the portable ones for a level of another architecture.
 pub(crate) fn kernels(isa: Isa) -> &'static Kernels {
     match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => &amx::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Vnni => &vnni::KERNELS,
         #[cfg(target_arch = "x86_64")]
@@ -128,7 +137,7 @@ macro_rules! entry_points {
     (@each ($($features:literal)?) fn $name:ident[$($f:ident: $bound:path)?]($($arg:ident: $ty:ty),*) = $body:expr; $($rest:tt)*) => {
         // SAFETY: the contract of the kernel it is named after; the CPU has the ISA's features.
         $(#[target_feature(enable = $features)])?
-        unsafe fn $name$(<$f: $bound>)?($($arg: $ty),*) {
+        pub(crate) unsafe fn $name$(<$f: $bound>)?($($arg: $ty),*) {
             // SAFETY: the caller keeps the kernel's contract; this function carries the ISA's features.
             unsafe { ($body)($($arg),*) }
         }

@@ -1,5 +1,7 @@
 //! What the machine offers: instruction sets, cores, memory.
 
+mod amx;
+
 use crate::cores::Cores;
 use std::fmt;
 use std::str::FromStr;
@@ -15,11 +17,13 @@ pub enum Isa {
     AvxVnni,
     /// x86-64 AVX-512 F, BW, DQ, VL and VNNI.
     Vnni,
+    /// The same with AMX-INT8 for products of many tokens.
+    Amx,
 }
 
 impl Isa {
     /// All levels, ascending.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Vnni];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Vnni, Isa::Amx];
 
     /// Whether this machine has the level (asked of the CPU itself, once; never of its model name).
     pub fn available(self) -> bool {
@@ -42,6 +46,8 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Vnni.available() && amx::usable().is_ok(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -59,6 +65,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
             Isa::Vnni => "vnni",
+            Isa::Amx => "amx",
         }
     }
 }
@@ -71,7 +78,7 @@ impl fmt::Display for Isa {
 
 /// A name that is no [`Isa`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set `{0}`; known: scalar, avx2, avxvnni, vnni")]
+#[error("unknown instruction set `{0}`; known: scalar, avx2, avxvnni, vnni, amx")]
 pub struct UnknownIsa(pub String);
 
 impl FromStr for Isa {

@@ -6,6 +6,7 @@
 // Tiles are arrays of registers: one index runs through several of them.
 #![allow(clippy::needless_range_loop)]
 
+pub(crate) mod amx;
 pub(crate) mod attention;
 pub(crate) mod gemm;
 pub(crate) mod matmul;

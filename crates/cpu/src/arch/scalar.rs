@@ -255,4 +255,25 @@ impl Simd for Scalar {
     }
 }
 
+#[cfg(test)]
+// SAFETY (all functions): as for the impl of `Simd`.
+impl crate::kernel::amx::TileVectors for Scalar {
+    unsafe fn planes(q: [u8; 64], zero: i32, scale: I, low: *mut u8, high: *mut u8) {
+        for (i, q) in q.into_iter().enumerate() {
+            let w = (i32::from(q as i8) - zero) * scale[i / 4];
+            // SAFETY: see the impl.
+            unsafe {
+                *low.add(i) = (w & 127) as u8;
+                *high.add(i) = i8::try_from(w >> 7).expect("thirteen bits") as u8;
+            }
+        }
+    }
+    unsafe fn centred(q: [u8; 64], zero: i32) -> [u8; 64] {
+        q.map(|q| q.wrapping_sub(zero as u8))
+    }
+    unsafe fn join(low: I, high: I) -> I {
+        zip(low, high, |low, high| low + 128 * high)
+    }
+}
+
 super::entry_points!(Scalar);

@@ -298,3 +298,4 @@ impl Simd for Vnni {
 }
 
 super::entry_points!(Vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
+pub(super) use entry::{block32, float, super256};

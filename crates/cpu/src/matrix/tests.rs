@@ -218,6 +218,31 @@ fn many_tokens() {
     }
 }
 
+/// The kernels of a tile unit, over a unit in software, against the portable level.
+#[test]
+fn products_of_a_tile_unit() {
+    let mut pools = pools();
+    let scalar = crate::arch::kernels(crate::Isa::Scalar);
+    let mut seen = 0;
+    for (format, soft) in FORMATS.iter().zip(crate::kernel::amx::soft::KERNELS) {
+        let Some(soft) = *soft else { continue };
+        let ty = format.ty;
+        seen += 1;
+        let one = ty.block_len().max(32);
+        // The last is deeper than a pass, the one before not a whole number of tiles where blocks allow it.
+        for (cols, tokens) in [(one, 13), (3 * one, 33), (5 * one, 64), (2048 + 3 * one, 97), (one, 515)] {
+            let weights = weight(ty, ROWS, cols, random_weights(ty, 21, ROWS, cols));
+            let mut matrix = load(weights, scalar, true).expect("a matrix");
+            let inputs = Inputs::new(&Rng(22).normals(tokens * cols, 1.0), cols, matrix.acts(), scalar);
+            let expected = product(&matrix, &inputs, 0..tokens, &mut pools[0]);
+            matrix.kernel = soft;
+            let found = product(&matrix, &inputs, 0..tokens, &mut pools[1]);
+            assert_eq!(first_difference(&found, &expected), None, "{ty}, {cols} columns, {tokens} tokens");
+        }
+    }
+    assert!(seen >= 8, "{seen} types");
+}
+
 #[test]
 fn row_counts_around_a_panel() {
     let (mut pools, mut rng) = (pools(), Rng(2));

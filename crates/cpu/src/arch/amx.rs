@@ -1,0 +1,157 @@
+//! AMX-INT8: Intel servers since Sapphire Rapids (2023).
+//!
+//! Products of many tokens go to the tile unit; everything else is the AVX-512 VNNI level. The intrinsics are not
+//! stable, assembly is. Registers are configured when a product begins and released when it ends, so that a thread
+//! that sleeps or is switched has no tile state to be saved.
+
+use super::vnni::{self, Vnni};
+use super::{Kernels, Peak, matmul_table};
+use crate::detect::Isa;
+use crate::format::{Block32, Float, Super256, with_formats};
+use crate::kernel::amx::{self, Shapes, TileVectors, Tiles};
+use crate::kernel::matmul::MatMul;
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+/// The tile unit.
+pub(crate) struct Unit;
+
+// SAFETY (all functions): the CPU has AMX-TILE and AMX-INT8, and the system lets the process use them.
+impl Tiles for Unit {
+    #[inline(always)]
+    unsafe fn configure(&mut self, shapes: &'static Shapes) {
+        // SAFETY: see the impl; shapes are 64 bytes in palette 1's form.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) shapes, options(nostack, preserves_flags, readonly)) }
+    }
+    #[inline(always)]
+    unsafe fn release(&mut self) {
+        // SAFETY: see the impl.
+        unsafe { asm!("tilerelease", options(nostack, preserves_flags, nomem)) }
+    }
+    #[inline(always)]
+    unsafe fn zero<const T: u8>(&mut self) {
+        // SAFETY: see the impl.
+        unsafe { asm!("tilezero tmm{t}", t = const T, options(nostack, preserves_flags, nomem)) }
+    }
+    #[inline(always)]
+    unsafe fn load<const T: u8>(&mut self, p: *const u8, stride: usize) {
+        // SAFETY: see the impl; the caller vouches for the rows.
+        unsafe {
+            asm!(
+                "tileloadd tmm{t}, [{p} + {s}*1]",
+                t = const T, p = in(reg) p, s = in(reg) stride,
+                options(nostack, preserves_flags, readonly)
+            );
+        }
+    }
+    #[inline(always)]
+    unsafe fn store<const T: u8>(&mut self, p: *mut i32, stride: usize) {
+        // SAFETY: see the impl; the caller vouches for the rows.
+        unsafe {
+            asm!(
+                "tilestored [{p} + {s}*1], tmm{t}",
+                t = const T, p = in(reg) p, s = in(reg) stride,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot<const C: u8, const A: u8, const B: u8>(&mut self) {
+        // SAFETY: see the impl.
+        unsafe {
+            asm!(
+                "tdpbssd tmm{c}, tmm{a}, tmm{b}",
+                c = const C, a = const A, b = const B,
+                options(nostack, preserves_flags, nomem)
+            );
+        }
+    }
+}
+
+// SAFETY (all functions): as for the impl of `Simd`.
+impl TileVectors for Vnni {
+    #[inline(always)]
+    unsafe fn planes(q: __m512i, zero: i32, scale: __m512i, low: *mut u8, high: *mut u8) {
+        // SAFETY: see the impl.
+        unsafe {
+            let q = _mm512_sub_epi8(q, _mm512_set1_epi8(zero as i8));
+            let scale = _mm512_or_si512(
+                _mm512_and_si512(scale, _mm512_set1_epi32(0xffff)),
+                _mm512_slli_epi32::<16>(scale),
+            );
+            let even = _mm512_mullo_epi16(_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(q)), scale);
+            let odd = _mm512_mullo_epi16(_mm512_srai_epi16::<8>(q), scale);
+            let seven = _mm512_set1_epi16(127);
+            let (low_even, low_odd) = (_mm512_and_si512(even, seven), _mm512_and_si512(odd, seven));
+            _mm512_storeu_si512(low.cast(), _mm512_or_si512(low_even, _mm512_slli_epi16::<8>(low_odd)));
+            let high_even = _mm512_and_si512(_mm512_srai_epi16::<7>(even), _mm512_set1_epi16(255));
+            let high_odd = _mm512_slli_epi16::<8>(_mm512_srai_epi16::<7>(odd));
+            _mm512_storeu_si512(high.cast(), _mm512_or_si512(high_even, high_odd));
+        }
+    }
+    #[inline(always)]
+    unsafe fn centred(q: __m512i, zero: i32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_sub_epi8(q, _mm512_set1_epi8(zero as i8)) }
+    }
+    #[inline(always)]
+    unsafe fn join(low: __m512i, high: __m512i) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_add_epi32(low, _mm512_slli_epi32::<7>(high)) }
+    }
+}
+
+macro_rules! entry {
+    ($name:ident, $bound:path) => {
+        // SAFETY: the contract of the kernel it is named after; the CPU has the level's features.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        unsafe fn $name<F: $bound>(job: &MatMul) {
+            // SAFETY: the caller keeps the kernel's contract.
+            unsafe {
+                if job.tokens < amx::FROM {
+                    vnni::$name::<F>(job)
+                } else {
+                    amx::$name::<Vnni, F>(job, &mut Unit)
+                }
+            }
+        }
+    };
+}
+entry!(block32, Block32);
+entry!(super256, Super256);
+
+// SAFETY: as above.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn float<F: Float>(job: &MatMul) {
+    // SAFETY: the caller keeps the kernel's contract.
+    unsafe { vnni::float::<F>(job) }
+}
+
+/// Four independent products of tiles a round, and nothing else.
+///
+/// # Safety
+/// As [`crate::kernel::peak::dot`], for this level.
+unsafe fn peak_dot(rounds: usize, data: *mut u8) {
+    let mut unit = Unit;
+    // SAFETY: two tiles of 1 KB lie in the data; the CPU has the unit.
+    unsafe {
+        unit.configure(amx::full_shapes());
+        unit.load::<4>(data, 64);
+        unit.load::<7>(data.add(1024), 64);
+        for _ in 0..rounds {
+            unit.dot::<0, 4, 7>();
+            unit.dot::<1, 4, 7>();
+            unit.dot::<2, 4, 7>();
+            unit.dot::<3, 4, 7>();
+        }
+        unit.store::<0>(data.cast(), 64);
+        unit.release();
+    }
+}
+
+pub(crate) static KERNELS: Kernels = Kernels {
+    isa: Isa::Amx,
+    matmul: with_formats!(matmul_table),
+    peak: Peak { dot: peak_dot, dot_round: 4 * 16 * 16 * 64, ..vnni::KERNELS.peak },
+    ..vnni::KERNELS
+};

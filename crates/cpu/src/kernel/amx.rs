@@ -1,0 +1,479 @@
+//! Products of many tokens on a tile unit (AMX-INT8): sixteen tokens × sixteen rows × 64 values of K per instruction.
+//!
+//! A unit of a panel (four K values of sixteen rows, 64 bytes) is a row of the unit's B operand as it stands, so that
+//! sixteen units are a tile. Activations are arranged once per call into tiles of sixteen tokens × 64 values.
+//!
+//! *K-quants.* The integer scale is folded into the weight, `w = (q − ZERO)·sc`, which has 13 bits with its sign, and `w` is
+//! split exactly into two planes of bytes, `w = low + 128·high`. All 256 values of a super-block then add up in the
+//! tile unit without a break, and `Σ low·a + 128·Σ high·a` is the integer that the other levels compute, bit for bit.
+//!
+//! *32-value blocks.* One instruction of half depth per block, then the float step.
+//!
+//! Cost model: an instruction takes sixteen cycles whatever its depth; what the vector unit does with the sums of one
+//! block of tokens runs beside the instructions of the next, so either is waited for, not both.
+//!
+//! # Safety
+//! As in [`super::matmul`]; besides, the CPU has the unit that `T` stands for, and the process may use it.
+
+use super::matmul::MatMul;
+use super::vector::SUM_WORDS;
+use crate::format::{Block32, Super256};
+use crate::simd::{LANES, Simd};
+use std::cell::RefCell;
+
+/// Tokens from which the tile unit is faster than the vector unit. Measured.
+pub(crate) const FROM: usize = 12;
+/// Tokens of a pass: its sums are 32 KB.
+const TOKENS: usize = 512;
+/// Values of K of a pass: its activations, 1 MB, stay in L2 while all panels pass by.
+const DEPTH: usize = 2048;
+/// Bytes of a tile.
+const TILE: usize = 1024;
+
+/// Rows and bytes per row of the eight tile registers, as `ldtilecfg` reads them.
+#[repr(C, align(64))]
+pub(crate) struct Shapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Shapes {
+    /// Sums in registers 0–3, activations in 4 and 5 (and 6), weights in 7 (and 6), of `depth` K values.
+    const fn new(depth: u16, activations: usize) -> Shapes {
+        let mut shapes =
+            Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        let mut t = 0;
+        while t < 8 {
+            let is_activations = t >= 4 && t < 4 + activations;
+            shapes.row_bytes[t] = if is_activations { depth } else { 64 };
+            shapes.rows[t] = if t >= 4 + activations { (depth / 4) as u8 } else { 16 };
+            t += 1;
+        }
+        shapes
+    }
+
+    /// Rows and bytes per row of register `t`.
+    #[cfg(test)]
+    fn of(&self, t: u8) -> (usize, usize) {
+        (usize::from(self.rows[usize::from(t)]), usize::from(self.row_bytes[usize::from(t)]))
+    }
+}
+
+static FULL: Shapes = Shapes::new(64, 2);
+/// Shapes of full depth, for a trial.
+pub(crate) fn full_shapes() -> &'static Shapes {
+    &FULL
+}
+
+static HALF: Shapes = Shapes::new(32, 3);
+
+/// A unit with eight tile registers.
+///
+/// # Safety
+/// Of all functions but `configure`: shapes were configured. Pointers are valid for the register's rows at `stride`.
+pub(crate) trait Tiles {
+    /// Sets the shapes of the registers and zeroes them.
+    unsafe fn configure(&mut self, shapes: &'static Shapes);
+    /// Gives the registers back.
+    unsafe fn release(&mut self);
+    /// Zeroes register `T`.
+    unsafe fn zero<const T: u8>(&mut self);
+    /// Loads the rows of register `T`.
+    unsafe fn load<const T: u8>(&mut self, p: *const u8, stride: usize);
+    /// Stores the rows of register `T`.
+    unsafe fn store<const T: u8>(&mut self, p: *mut i32, stride: usize);
+    /// `C[m][n] += Σ_k Σ_i A[m][4k + i] · B[k][4n + i]`, signed bytes.
+    unsafe fn dot<const C: u8, const A: u8, const B: u8>(&mut self);
+}
+
+/// What the vector unit does for the tile unit.
+///
+/// # Safety
+/// As [`Simd`].
+pub(crate) trait TileVectors: Simd {
+    /// `w = (q − zero)·scale` for the bytes of a unit, as `w & 127` and `w >> 7`, 64 bytes each.
+    unsafe fn planes(q: Self::B, zero: i32, scale: Self::I, low: *mut u8, high: *mut u8);
+    /// `q − zero` for each byte.
+    unsafe fn centred(q: Self::B, zero: i32) -> Self::B;
+    /// `low + 128·high`.
+    unsafe fn join(low: Self::I, high: Self::I) -> Self::I;
+}
+
+/// 256 values of sixteen rows, ready for the tile unit.
+#[repr(C, align(64))]
+struct Weights {
+    /// K-quants: the planes. Others: weights in the first.
+    planes: [[[u8; 64]; 64]; 2],
+    /// K-quants: minima in pairs. Others: `d` and `m` of eight blocks, as floats.
+    vectors: [[u32; LANES]; 16],
+    d: [f32; LANES],
+    dmin: [f32; LANES],
+}
+
+impl Weights {
+    const EMPTY: Weights = Weights {
+        planes: [[[0; 64]; 64]; 2],
+        vectors: [[0; LANES]; 16],
+        d: [0.0; LANES],
+        dmin: [0.0; LANES],
+    };
+}
+
+/// Integer sums of four tiles.
+#[repr(align(64))]
+struct Products([[[i32; LANES]; 16]; 4]);
+
+impl Products {
+    const EMPTY: Products = Products([[[0; LANES]; 16]; 4]);
+
+    /// Stores register `T`.
+    #[inline(always)]
+    unsafe fn take<const T: u8>(&mut self, tiles: &mut impl Tiles) {
+        // SAFETY: passed on; a tile of sums is sixteen rows of 64 bytes.
+        unsafe { tiles.store::<T>(self.0[usize::from(T)].as_mut_ptr().cast(), 64) }
+    }
+}
+
+/// Float sums of the tokens of a pass.
+#[repr(align(64))]
+struct Sums([[f32; LANES]; TOKENS]);
+
+/// One pass: some tokens, some values of K, one panel after the other.
+struct Pass<'a> {
+    job: &'a MatMul,
+    /// First token, and their number.
+    first: usize,
+    tokens: usize,
+    /// First value of K, and their number.
+    k: usize,
+    depth: usize,
+    /// Activations, `[tokens/16][depth/64][16][64]`.
+    a: *const u8,
+}
+
+thread_local! {
+    /// Arranged activations.
+    static ARRANGED: RefCell<Vec<[u8; TILE]>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `$body` for each panel (`$panel`) of each pass (`$pass`), with the sums so far in `$sums`, which are kept in
+/// the output between passes. A macro, as a closure would be compiled without the level's instructions.
+macro_rules! for_passes {
+    ($s:ty, $job:expr, |$pass:ident, $panel:ident, $sums:ident| $body:block) => {
+        let mut $sums = Sums([[0.0; LANES]; TOKENS]);
+        let mut arranged = ARRANGED.take();
+        for first in (0..$job.tokens).step_by(TOKENS) {
+            for k in (0..$job.k).step_by(DEPTH) {
+                let (tokens, depth) = (TOKENS.min($job.tokens - first), DEPTH.min($job.k - k));
+                arrange($job, first..first + tokens, k..k + depth, &mut arranged);
+                let $pass = Pass { job: $job, first, tokens, k, depth, a: arranged.as_ptr().cast() };
+                for p in 0..$job.count {
+                    let out = $job.out.add(first * $job.out_stride + p * LANES);
+                    for t in 0..tokens {
+                        let so_far =
+                            if k == 0 { <$s>::splat(0.0) } else { <$s>::load(out.add(t * $job.out_stride)) };
+                        <$s>::store($sums.0[t].as_mut_ptr(), so_far);
+                    }
+                    let $panel = $job.panels.add(p * $job.panel_bytes);
+                    $body
+                    for t in 0..tokens {
+                        <$s>::store(out.add(t * $job.out_stride), <$s>::load($sums.0[t].as_ptr()));
+                    }
+                }
+            }
+        }
+        ARRANGED.set(arranged);
+    };
+}
+
+/// Copies activations into tiles; what fills up the last tiles is zero.
+#[inline(always)]
+unsafe fn arrange(
+    job: &MatMul,
+    tokens: std::ops::Range<usize>,
+    k: std::ops::Range<usize>,
+    to: &mut Vec<[u8; TILE]>,
+) {
+    let steps = k.len().div_ceil(64);
+    // Blocks of 64 tokens are the widest that a kernel takes.
+    to.resize((tokens.len().next_multiple_of(64) / 16) * steps, [0; TILE]);
+    for t in 0..tokens.len().next_multiple_of(64) {
+        for step in 0..steps {
+            let row = &mut to[t / 16 * steps + step][t % 16 * 64..][..64];
+            let values = if t < tokens.len() { (k.len() - 64 * step).min(64) } else { 0 };
+            if values < 64 {
+                row.fill(0);
+            }
+            if values > 0 {
+                // SAFETY: the job has these values of this token, 32 or 64 of them; the row is 64 bytes.
+                unsafe {
+                    let from = job.acts.q.add((tokens.start + t) * job.k + k.start + 64 * step);
+                    let row = row.as_mut_ptr();
+                    if values == 64 {
+                        row.cast::<[i8; 64]>().write_unaligned(from.cast::<[i8; 64]>().read_unaligned());
+                    } else {
+                        row.cast::<[i8; 32]>().write_unaligned(from.cast::<[i8; 32]>().read_unaligned());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The K-quants.
+///
+/// # Safety
+/// See [`super::matmul::MatMulFn`].
+#[inline(always)]
+pub(crate) unsafe fn super256<S: TileVectors, F: Super256>(job: &MatMul, tiles: &mut impl Tiles) {
+    // SAFETY: passed on.
+    unsafe {
+        tiles.configure(&FULL);
+        let mut weights = Weights::EMPTY;
+        for_passes!(S, job, |pass, panel, sums| {
+            for g in 0..pass.depth / 256 {
+                let group = panel.add((pass.k / 256 + g) * F::GROUP_BYTES);
+                unpack256::<S, F>(group, &mut weights);
+                group256::<S, F>(&pass, g, &weights, tiles, &mut sums);
+            }
+        });
+        tiles.release();
+    }
+}
+
+#[inline(always)]
+unsafe fn unpack256<S: TileVectors, F: Super256>(group: *const u8, to: &mut Weights) {
+    let units = F::SCALED / 4;
+    let [low, high] = &mut to.planes;
+    // SAFETY: the group is whole; the caller vouches for the ISA.
+    unsafe {
+        for j in 0..256 / F::SCALED {
+            let scale = F::scale::<S>(group, j);
+            for u in j * units..(j + 1) * units {
+                let q = F::unit::<S>(group, u);
+                S::planes(q, F::ZERO, scale, low[u].as_mut_ptr(), high[u].as_mut_ptr());
+            }
+        }
+        if F::HAS_MIN {
+            for p in 0..128 / F::SCALED {
+                let pair = S::pair(F::min::<S>(group, 2 * p), F::min::<S>(group, 2 * p + 1));
+                S::store_i(to.vectors[p].as_mut_ptr(), pair);
+            }
+            S::store(to.dmin.as_mut_ptr(), F::dmin::<S>(group));
+        }
+        S::store(to.d.as_mut_ptr(), F::d::<S>(group));
+    }
+}
+
+/// One super-block of all tokens of a pass, 32 at a time: two tiles of tokens × two planes.
+#[inline(always)]
+unsafe fn group256<S: TileVectors, F: Super256>(
+    pass: &Pass<'_>,
+    g: usize,
+    w: &Weights,
+    tiles: &mut impl Tiles,
+    sums: &mut Sums,
+) {
+    let blocks = pass.tokens.div_ceil(32);
+    let steps = pass.depth / 64;
+    let mut done = Products::EMPTY;
+    // SAFETY: tiles lie in the arranged activations and in the weights; the rest is passed on.
+    unsafe {
+        for b in 0..=blocks {
+            // The sums of the block before: taken out as this block's first products need the registers, and worked
+            // on between its products.
+            for s in 0..4 {
+                if b < blocks {
+                    let a = pass.a.add((2 * b * steps + 4 * g + s) * TILE);
+                    tiles.load::<4>(a, 64);
+                    tiles.load::<5>(a.add(steps * TILE), 64);
+                    tiles.load::<6>(w.planes[0][16 * s].as_ptr(), 64);
+                    tiles.load::<7>(w.planes[1][16 * s].as_ptr(), 64);
+                }
+                if s == 0 {
+                    done.take::<0>(tiles);
+                    tiles.zero::<0>();
+                    done.take::<1>(tiles);
+                    tiles.zero::<1>();
+                    done.take::<2>(tiles);
+                    tiles.zero::<2>();
+                    done.take::<3>(tiles);
+                    tiles.zero::<3>();
+                }
+                if b < blocks {
+                    tiles.dot::<0, 4, 6>();
+                    tiles.dot::<1, 4, 7>();
+                    tiles.dot::<2, 5, 6>();
+                    tiles.dot::<3, 5, 7>();
+                }
+                if b > 0 {
+                    for r in 8 * s..8 * s + 8 {
+                        let t = 32 * (b - 1) + r;
+                        if t < pass.tokens {
+                            finish256::<S, F>(pass, g, t, &done.0[r / 16 * 2..], r % 16, w, sums);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The float step of token `t` of the pass, whose integer sums are row `r` of two products.
+#[inline(always)]
+unsafe fn finish256<S: TileVectors, F: Super256>(
+    pass: &Pass<'_>,
+    g: usize,
+    t: usize,
+    products: &[[[i32; LANES]; 16]],
+    r: usize,
+    w: &Weights,
+    sums: &mut Sums,
+) {
+    let at = (pass.first + t) * (pass.job.k / 256) + pass.k / 256 + g;
+    // SAFETY: the job has this super-block of this token; the caller vouches for the ISA.
+    unsafe {
+        let (low, high) = (products[0][r].as_ptr(), products[1][r].as_ptr());
+        let s = S::join(S::load_i(low.cast()), S::load_i(high.cast()));
+        let da = S::splat(*pass.job.acts.d.add(at));
+        let slot = sums.0[t].as_mut_ptr();
+        let mut acc = S::fma(S::to_f(s), S::mul(S::load(w.d.as_ptr()), da), S::load(slot));
+        if F::HAS_MIN {
+            let words = pass.job.acts.sum.add(at * SUM_WORDS);
+            let mut m = S::splat_i(0);
+            for i in 0..128 / F::SCALED {
+                let word = *words.add(if F::SCALED == 32 { 8 + i } else { i });
+                m = S::dot_pairs(m, S::load_i(w.vectors[i].as_ptr()), word);
+            }
+            acc = S::fnma(S::to_f(m), S::mul(S::load(w.dmin.as_ptr()), da), acc);
+        }
+        S::store(slot, acc);
+    }
+}
+
+/// The formats with 32-value blocks.
+///
+/// # Safety
+/// See [`super::matmul::MatMulFn`].
+#[inline(always)]
+pub(crate) unsafe fn block32<S: TileVectors, F: Block32>(job: &MatMul, tiles: &mut impl Tiles) {
+    // SAFETY: passed on.
+    unsafe {
+        tiles.configure(&HALF);
+        let mut weights = Weights::EMPTY;
+        for_passes!(S, job, |pass, panel, sums| {
+            let blocks = pass.depth / 32;
+            for start in (0..blocks).step_by(8) {
+                let count = 8.min(blocks - start);
+                for b in 0..count {
+                    let block = pass.k / 32 + start + b;
+                    let group = panel.add(block / F::SLOTS * F::GROUP_BYTES);
+                    unpack32::<S, F>(group, block % F::SLOTS, b, &mut weights);
+                }
+                chunk32::<S, F>(&pass, start..start + count, &weights, tiles, &mut sums);
+            }
+        });
+        tiles.release();
+    }
+}
+
+/// Block `slot` of a group, to place `b`.
+#[inline(always)]
+unsafe fn unpack32<S: TileVectors, F: Block32>(group: *const u8, slot: usize, b: usize, to: &mut Weights) {
+    // SAFETY: the group is whole; the caller vouches for the ISA.
+    unsafe {
+        for u in 0..8 {
+            let q = S::centred(F::unit::<S>(group, slot, u), F::ZERO);
+            S::store_bytes(to.planes[0][8 * b + u].as_mut_ptr(), q);
+        }
+        S::store(to.vectors[2 * b].as_mut_ptr().cast(), F::scale::<S>(group, slot));
+        if F::HAS_MIN {
+            S::store(to.vectors[2 * b + 1].as_mut_ptr().cast(), F::min::<S>(group, slot));
+        }
+    }
+}
+
+/// Up to eight blocks of all tokens of a pass, 64 tokens at a time.
+#[inline(always)]
+unsafe fn chunk32<S: TileVectors, F: Block32>(
+    pass: &Pass<'_>,
+    blocks: std::ops::Range<usize>,
+    w: &Weights,
+    tiles: &mut impl Tiles,
+    sums: &mut Sums,
+) {
+    let steps = pass.depth.div_ceil(64);
+    let count = blocks.len();
+    let mut done = Products::EMPTY;
+    // SAFETY: tiles lie in the arranged activations and in the weights; the rest is passed on.
+    unsafe {
+        for first in (0..pass.tokens).step_by(64) {
+            for b in 0..=count {
+                if b < count {
+                    let block = blocks.start + b;
+                    let a = pass.a.add((first / 16 * steps + block / 2) * TILE + block % 2 * 32);
+                    tiles.load::<7>(w.planes[0][8 * b].as_ptr(), 64);
+                    tiles.zero::<0>();
+                    tiles.load::<4>(a, 64);
+                    tiles.dot::<0, 4, 7>();
+                    tiles.zero::<1>();
+                    tiles.load::<5>(a.add(steps * TILE), 64);
+                    tiles.dot::<1, 5, 7>();
+                    tiles.zero::<2>();
+                    tiles.load::<6>(a.add(2 * steps * TILE), 64);
+                    tiles.dot::<2, 6, 7>();
+                    tiles.zero::<3>();
+                    tiles.load::<4>(a.add(3 * steps * TILE), 64);
+                    tiles.dot::<3, 4, 7>();
+                }
+                // The float step of the block before runs beside these products.
+                if b > 0 {
+                    let rows = 64.min(pass.tokens - first);
+                    finish32::<S, F>(pass, first..first + rows, blocks.start + b - 1, b - 1, &done, w, sums);
+                }
+                if b < count {
+                    done.take::<0>(tiles);
+                    done.take::<1>(tiles);
+                    done.take::<2>(tiles);
+                    done.take::<3>(tiles);
+                }
+            }
+        }
+    }
+}
+
+/// The float step of block `block` of the pass, at place `b`, for some tokens of the pass.
+#[inline(always)]
+unsafe fn finish32<S: TileVectors, F: Block32>(
+    pass: &Pass<'_>,
+    tokens: std::ops::Range<usize>,
+    block: usize,
+    b: usize,
+    done: &Products,
+    w: &Weights,
+    sums: &mut Sums,
+) {
+    let all = pass.job.k / 32;
+    // SAFETY: the job has this block of these tokens; the caller vouches for the ISA.
+    unsafe {
+        let d = S::load(w.vectors[2 * b].as_ptr().cast());
+        let m = S::load(w.vectors[2 * b + 1].as_ptr().cast());
+        for (r, t) in tokens.enumerate() {
+            let at = (pass.first + t) * all + pass.k / 32 + block;
+            let sum = S::load_i(done.0[r / 16][r % 16].as_ptr().cast());
+            let scale = S::mul(d, S::splat(*pass.job.acts.d.add(at)));
+            let slot = sums.0[t].as_mut_ptr();
+            let mut acc = S::fma(S::to_f(sum), scale, S::load(slot));
+            if F::HAS_MIN {
+                acc = S::fma(m, S::splat(*pass.job.acts.ds.add(at)), acc);
+            }
+            S::store(slot, acc);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod soft;

@@ -1,0 +1,97 @@
+//! The tile unit in software, so that everything around it is tested on any machine.
+
+use super::*;
+use crate::arch::scalar::Scalar;
+use crate::format::with_formats;
+use crate::kernel::matmul::MatMulFn;
+
+/// Eight registers of sixteen rows of 64 bytes.
+struct Soft {
+    shapes: Option<&'static Shapes>,
+    registers: [[[u8; 64]; 16]; 8],
+}
+
+impl Soft {
+    fn new() -> Soft {
+        // What registers hold before they are configured must not matter.
+        Soft { shapes: None, registers: [[[0xa5; 64]; 16]; 8] }
+    }
+
+    fn shape(&self, t: u8) -> (usize, usize) {
+        self.shapes.expect("configured").of(t)
+    }
+}
+
+// SAFETY (all functions): the trait's contract.
+impl Tiles for Soft {
+    unsafe fn configure(&mut self, shapes: &'static Shapes) {
+        self.shapes = Some(shapes);
+        self.registers = [[[0; 64]; 16]; 8];
+    }
+    unsafe fn release(&mut self) {
+        self.shapes = None;
+    }
+    unsafe fn zero<const T: u8>(&mut self) {
+        self.registers[usize::from(T)] = [[0; 64]; 16];
+    }
+    unsafe fn load<const T: u8>(&mut self, p: *const u8, stride: usize) {
+        let (rows, bytes) = self.shape(T);
+        self.registers[usize::from(T)] = [[0; 64]; 16];
+        for r in 0..rows {
+            // SAFETY: the trait's contract.
+            let row = unsafe { std::slice::from_raw_parts(p.add(r * stride), bytes) };
+            self.registers[usize::from(T)][r][..bytes].copy_from_slice(row);
+        }
+    }
+    unsafe fn store<const T: u8>(&mut self, p: *mut i32, stride: usize) {
+        let (rows, bytes) = self.shape(T);
+        for r in 0..rows {
+            // SAFETY: the trait's contract.
+            let row = unsafe { std::slice::from_raw_parts_mut(p.cast::<u8>().add(r * stride), bytes) };
+            row.copy_from_slice(&self.registers[usize::from(T)][r][..bytes]);
+        }
+    }
+    unsafe fn dot<const C: u8, const A: u8, const B: u8>(&mut self) {
+        let ((m, n), (_, k)) = (self.shape(C), self.shape(A));
+        assert_eq!(self.shape(A).0, m);
+        assert_eq!(self.shape(B), (k / 4, n));
+        for m in 0..m {
+            for n in 0..n / 4 {
+                let c = &mut self.registers[usize::from(C)][m][4 * n..4 * n + 4];
+                let mut sum = i32::from_ne_bytes([c[0], c[1], c[2], c[3]]);
+                for k in 0..k {
+                    let a = self.registers[usize::from(A)][m][k] as i8;
+                    let b = self.registers[usize::from(B)][k / 4][4 * n + k % 4] as i8;
+                    sum = sum.wrapping_add(i32::from(a) * i32::from(b));
+                }
+                self.registers[usize::from(C)][m][4 * n..4 * n + 4].copy_from_slice(&sum.to_ne_bytes());
+            }
+        }
+    }
+}
+
+unsafe fn soft_block32<F: Block32>(job: &MatMul) {
+    // SAFETY: the contract of [`MatMulFn`]; software needs no features.
+    unsafe { block32::<Scalar, F>(job, &mut Soft::new()) }
+}
+
+unsafe fn soft_super256<F: Super256>(job: &MatMul) {
+    // SAFETY: as above.
+    unsafe { super256::<Scalar, F>(job, &mut Soft::new()) }
+}
+
+/// Float formats have no kernel of the unit.
+macro_rules! none {
+    ($format:ty) => {
+        None
+    };
+}
+
+macro_rules! soft_table {
+    (block32: [$($b:ty),*] super256: [$($s:ty),*] float: [$($f:ty),*]) => {
+        &[$(Some(soft_block32::<$b>),)* $(Some(soft_super256::<$s>),)* $(none!($f),)*]
+    };
+}
+
+/// By [`crate::matrix::FORMATS`]: the kernels of a tile unit in software.
+pub(crate) static KERNELS: &[Option<MatMulFn>] = with_formats!(soft_table);
