@@ -26,6 +26,8 @@ pub(crate) struct Kernels {
     pub(crate) isa: Isa,
     /// By [`crate::matrix::FORMATS`].
     pub(crate) matmul: &'static [MatMulFn],
+    /// Tokens from which quantized activations are to lie in [`crate::kernel::matmul::Layout::Tiles`].
+    pub(crate) tiles_from: usize,
     pub(crate) norm: unsafe fn(&NormJob),
     pub(crate) quantize32: unsafe fn(&QuantizeJob),
     pub(crate) quantize256: unsafe fn(&QuantizeJob),
@@ -119,6 +121,7 @@ macro_rules! entry_points {
             pub(crate) static KERNELS: Kernels = Kernels {
                 isa: <$simd as Simd>::ISA,
                 matmul: with_formats!(matmul_table),
+                tiles_from: usize::MAX,
                 norm, quantize32, quantize256, interleave, gated, soft_cap, merge, finish,
                 peak: Peak {
                     dot: peak_dot, dot_round: peak::dot_round::<$simd>(),

@@ -152,6 +152,7 @@ unsafe fn peak_dot(rounds: usize, data: *mut u8) {
 pub(crate) static KERNELS: Kernels = Kernels {
     isa: Isa::Amx,
     matmul: with_formats!(matmul_table),
+    tiles_from: amx::FROM,
     peak: Peak { dot: peak_dot, dot_round: 4 * 16 * 16 * 64, ..vnni::KERNELS.peak },
     ..vnni::KERNELS
 };

@@ -1,7 +1,8 @@
 //! Memory of a running device: activations, cache, and the tokens of the step.
 
+use crate::kernel::amx;
 use crate::kernel::attention::partial_len;
-use crate::kernel::matmul::Acts;
+use crate::kernel::matmul::{Acts, Layout};
 use crate::kernel::vector::QuantizeJob;
 use crate::matrix::{ActKind, Scratch};
 use crate::mem::{Buffer, Rows};
@@ -123,6 +124,7 @@ impl Sizes {
     fn of(reserve: &Reserve, threads: usize) -> Sizes {
         let pad = |n: usize| n.next_multiple_of(LANES);
         let (d_model, q, ff) = (pad(reserve.d_model), pad(reserve.max_q), pad(reserve.max_ff));
+        let rows = reserve.max_tokens.max(threads).max(reserve.max_outputs);
         let mut partials = 0;
         let mut states = 0;
         for group in &reserve.kv_groups {
@@ -133,7 +135,7 @@ impl Sizes {
             states = states.max(TOKEN_TILE * (group.heads.q / group.heads.kv.max(1)) * per_row);
         }
         Sizes {
-            rows: reserve.max_tokens.max(threads).max(reserve.max_outputs),
+            rows: if rows < amx::FROM { rows } else { rows.next_multiple_of(amx::BLOCK) },
             d_model,
             q,
             kv: pad(reserve.max_kv),
@@ -230,18 +232,20 @@ impl State {
     }
 
     /// Where row `slot` of inputs of width `k` is written in the form of `kind`.
-    pub(super) fn act_row(&self, kind: ActKind, k: usize, slot: usize) -> QuantizeJob {
+    pub(super) fn act_row(&self, kind: ActKind, k: usize, slot: usize, layout: Layout) -> QuantizeJob {
         let (buffers, scales, sums) = match kind {
             ActKind::Q8x256 => (&self.acts[1], k / 256, k / 16),
             ActKind::Q8x32 | ActKind::F32 => (&self.acts[0], k / 32, k / 32),
         };
         assert!((slot + 1) * k <= buffers.q.len());
-        // SAFETY: row `slot` of width k ends inside `q`, and the others hold a value per 16 of `q`.
+        let (start, step) = layout.row(slot, k);
+        // SAFETY: row `slot` of width k ends inside `q` (whose rows are whole tiles where there are tiles), and the others hold a value per 16 of `q`.
         unsafe {
             QuantizeJob {
                 x: std::ptr::null(),
                 k,
-                q: buffers.q.ptr().add(slot * k),
+                q: buffers.q.ptr().add(start),
+                step,
                 d: buffers.d.ptr().add(slot * scales),
                 ds: buffers.ds.ptr().add(slot * scales),
                 sum: buffers.sum.ptr().add(slot * sums),
@@ -250,9 +254,17 @@ impl State {
     }
 
     /// Quantized rows from `slot` on as a kernel reads them; `x` is the first float row.
-    pub(super) fn acts(&self, kind: ActKind, k: usize, slot: usize, x: *const f32, x_stride: usize) -> Acts {
-        let row = self.act_row(kind, k, slot);
-        Acts { q: row.q, d: row.d, ds: row.ds, sum: row.sum, x, x_stride }
+    pub(super) fn acts(
+        &self,
+        kind: ActKind,
+        k: usize,
+        slot: usize,
+        layout: Layout,
+        x: *const f32,
+        x_stride: usize,
+    ) -> Acts {
+        let row = self.act_row(kind, k, slot, layout);
+        Acts { q: row.q, layout, d: row.d, ds: row.ds, sum: row.sum, x, x_stride }
     }
 
     /// Takes over the tokens of a step.

@@ -15,7 +15,7 @@
 //! # Safety
 //! As in [`super::matmul`]; besides, the CPU has the unit that `T` stands for, and the process may use it.
 
-use super::matmul::MatMul;
+use super::matmul::{Layout, MatMul};
 use super::vector::SUM_WORDS;
 use crate::format::{Block32, Super256};
 use crate::simd::{LANES, Simd};
@@ -23,6 +23,8 @@ use std::cell::RefCell;
 
 /// Tokens from which the tile unit is faster than the vector unit. Measured.
 pub(crate) const FROM: usize = 12;
+/// Tokens that a kernel takes together at most; what it reads beyond a product's tokens is not used.
+pub(crate) const BLOCK: usize = 64;
 /// Tokens of a pass: its sums are 32 KB.
 const TOKENS: usize = 512;
 /// Values of K of a pass: its activations, 1 MB, stay in L2 while all panels pass by.
@@ -150,8 +152,9 @@ struct Pass<'a> {
     /// First value of K, and their number.
     k: usize,
     depth: usize,
-    /// Activations, `[tokens/16][depth/64][16][64]`.
+    /// Activations, `[16][64]` a tile: first tile of the pass, and bytes from sixteen tokens to the next.
     a: *const u8,
+    a_stride: usize,
 }
 
 thread_local! {
@@ -168,8 +171,14 @@ macro_rules! for_passes {
         for first in (0..$job.tokens).step_by(TOKENS) {
             for k in (0..$job.k).step_by(DEPTH) {
                 let (tokens, depth) = (TOKENS.min($job.tokens - first), DEPTH.min($job.k - k));
-                arrange($job, first..first + tokens, k..k + depth, &mut arranged);
-                let $pass = Pass { job: $job, first, tokens, k, depth, a: arranged.as_ptr().cast() };
+                let (a, a_stride) = match $job.acts.layout {
+                    Layout::Tiles => ($job.acts.q.add(first * $job.k + k * 16).cast(), 16 * $job.k),
+                    Layout::Rows => {
+                        arrange($job, first..first + tokens, k..k + depth, &mut arranged);
+                        (arranged.as_ptr().cast(), depth.div_ceil(64) * TILE)
+                    }
+                };
+                let $pass = Pass { job: $job, first, tokens, k, depth, a, a_stride };
                 for p in 0..$job.count {
                     let out = $job.out.add(first * $job.out_stride + p * LANES);
                     for t in 0..tokens {
@@ -198,9 +207,8 @@ unsafe fn arrange(
     to: &mut Vec<[u8; TILE]>,
 ) {
     let steps = k.len().div_ceil(64);
-    // Blocks of 64 tokens are the widest that a kernel takes.
-    to.resize((tokens.len().next_multiple_of(64) / 16) * steps, [0; TILE]);
-    for t in 0..tokens.len().next_multiple_of(64) {
+    to.resize((tokens.len().next_multiple_of(BLOCK) / 16) * steps, [0; TILE]);
+    for t in 0..tokens.len().next_multiple_of(BLOCK) {
         for step in 0..steps {
             let row = &mut to[t / 16 * steps + step][t % 16 * 64..][..64];
             let values = if t < tokens.len() { (k.len() - 64 * step).min(64) } else { 0 };
@@ -278,7 +286,6 @@ unsafe fn group256<S: TileVectors, F: Super256>(
     sums: &mut Sums,
 ) {
     let blocks = pass.tokens.div_ceil(32);
-    let steps = pass.depth / 64;
     let mut done = Products::EMPTY;
     // SAFETY: tiles lie in the arranged activations and in the weights; the rest is passed on.
     unsafe {
@@ -287,9 +294,9 @@ unsafe fn group256<S: TileVectors, F: Super256>(
             // on between its products.
             for s in 0..4 {
                 if b < blocks {
-                    let a = pass.a.add((2 * b * steps + 4 * g + s) * TILE);
+                    let a = pass.a.add(2 * b * pass.a_stride + (4 * g + s) * TILE);
                     tiles.load::<4>(a, 64);
-                    tiles.load::<5>(a.add(steps * TILE), 64);
+                    tiles.load::<5>(a.add(pass.a_stride), 64);
                     tiles.load::<6>(w.planes[0][16 * s].as_ptr(), 64);
                     tiles.load::<7>(w.planes[1][16 * s].as_ptr(), 64);
                 }
@@ -405,7 +412,6 @@ unsafe fn chunk32<S: TileVectors, F: Block32>(
     tiles: &mut impl Tiles,
     sums: &mut Sums,
 ) {
-    let steps = pass.depth.div_ceil(64);
     let count = blocks.len();
     let mut done = Products::EMPTY;
     // SAFETY: tiles lie in the arranged activations and in the weights; the rest is passed on.
@@ -414,19 +420,19 @@ unsafe fn chunk32<S: TileVectors, F: Block32>(
             for b in 0..=count {
                 if b < count {
                     let block = blocks.start + b;
-                    let a = pass.a.add((first / 16 * steps + block / 2) * TILE + block % 2 * 32);
+                    let a = pass.a.add(first / 16 * pass.a_stride + block / 2 * TILE + block % 2 * 32);
                     tiles.load::<7>(w.planes[0][8 * b].as_ptr(), 64);
                     tiles.zero::<0>();
                     tiles.load::<4>(a, 64);
                     tiles.dot::<0, 4, 7>();
                     tiles.zero::<1>();
-                    tiles.load::<5>(a.add(steps * TILE), 64);
+                    tiles.load::<5>(a.add(pass.a_stride), 64);
                     tiles.dot::<1, 5, 7>();
                     tiles.zero::<2>();
-                    tiles.load::<6>(a.add(2 * steps * TILE), 64);
+                    tiles.load::<6>(a.add(2 * pass.a_stride), 64);
                     tiles.dot::<2, 6, 7>();
                     tiles.zero::<3>();
-                    tiles.load::<4>(a.add(3 * steps * TILE), 64);
+                    tiles.load::<4>(a.add(3 * pass.a_stride), 64);
                     tiles.dot::<3, 4, 7>();
                 }
                 // The float step of the block before runs beside these products.

@@ -15,11 +15,32 @@ use crate::simd::{LANES, Simd};
 /// Values of K after which the float formats close a partial sum.
 pub(crate) const FLOAT_SEGMENT: usize = 256;
 
+/// How quantized values of several tokens lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// `[tokens][k]`.
+    Rows,
+    /// `[tokens/16][k/64][16][64]`, as a tile unit loads them; k is a multiple of 64.
+    Tiles,
+}
+
+impl Layout {
+    /// Where row `t` of `k` values starts, and the distance from one run of 64 values to the next.
+    pub(crate) fn row(self, t: usize, k: usize) -> (usize, usize) {
+        match self {
+            Layout::Rows => (t * k, 64),
+            Layout::Tiles => (t / 16 * 16 * k + t % 16 * 64, 16 * 64),
+        }
+    }
+}
+
 /// Activations of some tokens, as the kernels read them. Token `t` of a field starts at `t · stride` of that field.
 #[derive(Clone, Copy)]
 pub(crate) struct Acts {
-    /// Quantized values, `[tokens][k]`.
+    /// Quantized values.
     pub(crate) q: *const i8,
+    /// How they lie. [`Layout::Tiles`] is only given to levels that ask for it.
+    pub(crate) layout: Layout,
     /// Scale per 32 (or 256) values.
     pub(crate) d: *const f32,
     /// Scale · sum of the quantized values, per 32.

@@ -73,6 +73,8 @@ pub(crate) struct QuantizeJob {
     pub(crate) x: *const f32,
     pub(crate) k: usize,
     pub(crate) q: *mut i8,
+    /// Distance from one run of 64 quantized values to the next.
+    pub(crate) step: usize,
     pub(crate) d: *mut f32,
     pub(crate) ds: *mut f32,
     pub(crate) sum: *mut i32,
@@ -94,7 +96,7 @@ pub(crate) unsafe fn quantize32<S: Simd>(job: &QuantizeJob) {
     // SAFETY: passed on.
     unsafe {
         for b in 0..job.k / 32 {
-            let (x, q) = (job.x.add(32 * b), job.q.add(32 * b));
+            let (x, q) = (job.x.add(32 * b), job.q.add(b / 2 * job.step + b % 2 * 32));
             let (low, high) = (S::load(x), S::load(x.add(LANES)));
             let (d, inverse) = scale(S::largest(S::max_abs(low, high)));
             S::store_i8(q, S::mul(low, S::splat(inverse)));
@@ -116,16 +118,17 @@ pub(crate) unsafe fn quantize256<S: Simd>(job: &QuantizeJob) {
     // SAFETY: passed on.
     unsafe {
         for g in 0..job.k / 256 {
-            let (x, q) = (job.x.add(256 * g), job.q.add(256 * g));
+            let x = job.x.add(256 * g);
+            let q = |i: usize| job.q.add((4 * g + i / 64) * job.step + i % 64);
             let mut amax = S::splat(0.0);
             for i in (0..256).step_by(LANES) {
                 amax = S::max_abs(amax, S::load(x.add(i)));
             }
             let (d, inverse) = scale(S::largest(amax));
             for i in (0..256).step_by(LANES) {
-                S::store_i8(q.add(i), S::mul(S::load(x.add(i)), S::splat(inverse)));
+                S::store_i8(q(i), S::mul(S::load(x.add(i)), S::splat(inverse)));
             }
-            let sum = |from: usize, len: usize| (from..from + len).map(|i| i32::from(*q.add(i))).sum::<i32>();
+            let sum = |from: usize, len: usize| (0..len).map(|i| i32::from(*q(from).add(i))).sum::<i32>();
             let pair = |low: i32, high: i32| (low & 0xffff) | (high << 16);
             let words = job.sum.add(SUM_WORDS * g);
             for i in 0..8 {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::arch::Kernels;
+use crate::kernel::amx;
+use crate::kernel::matmul::Layout;
 use crate::kernel::vector::QuantizeJob;
 use crate::testing::{
     Rng, first_difference, levels, load, random_weights, relative_error, values, weight, weight_types,
@@ -27,24 +29,31 @@ struct Inputs {
     sum: Vec<i32>,
     k: usize,
     kind: ActKind,
+    layout: Layout,
 }
 
 impl Inputs {
     fn new(x: &[f32], k: usize, kind: ActKind, kernels: &Kernels) -> Inputs {
+        Inputs::laid(x, k, kind, kernels, Layout::Rows)
+    }
+
+    fn laid(x: &[f32], k: usize, kind: ActKind, kernels: &Kernels, layout: Layout) -> Inputs {
         let (n, tokens) = (x.len(), x.len() / k);
-        let (q, small) = (vec![0x55; n], n.div_ceil(16));
+        let (q, small) = (vec![0x55; tokens.next_multiple_of(amx::BLOCK) * k], n.div_ceil(16));
         let (d, ds, sum) = (vec![f32::NAN; small], vec![f32::NAN; small], vec![0x5555; small]);
-        let mut inputs = Inputs { x: x.to_vec(), q, d, ds, sum, k, kind };
+        let mut inputs = Inputs { x: x.to_vec(), q, d, ds, sum, k, kind, layout };
         let (scales, sums, quantize) = match kind {
             ActKind::Q8x32 => (k / 32, k / 32, kernels.quantize32),
             ActKind::Q8x256 => (k / 256, k / 16, kernels.quantize256),
             ActKind::F32 => return inputs,
         };
         for t in 0..tokens {
+            let (start, step) = layout.row(t, k);
             let job = QuantizeJob {
                 x: inputs.x[t * k..].as_ptr(),
                 k,
-                q: inputs.q[t * k..].as_mut_ptr(),
+                q: inputs.q[start..].as_mut_ptr(),
+                step,
                 d: inputs.d[t * scales..].as_mut_ptr(),
                 ds: inputs.ds[t * scales..].as_mut_ptr(),
                 sum: inputs.sum[t * sums..].as_mut_ptr(),
@@ -63,7 +72,8 @@ impl Inputs {
             ActKind::F32 => (0, 0),
         };
         Acts {
-            q: self.q[t * self.k..].as_ptr(),
+            q: self.q[self.layout.row(t, self.k).0..].as_ptr(),
+            layout: self.layout,
             d: self.d[t * scales..].as_ptr(),
             ds: self.ds[t * scales..].as_ptr(),
             sum: self.sum[t * sums..].as_ptr(),
@@ -224,7 +234,7 @@ fn products_of_a_tile_unit() {
     let mut pools = pools();
     let scalar = crate::arch::kernels(crate::Isa::Scalar);
     let mut seen = 0;
-    for (format, soft) in FORMATS.iter().zip(crate::kernel::amx::soft::KERNELS) {
+    for (format, soft) in FORMATS.iter().zip(amx::soft::KERNELS) {
         let Some(soft) = *soft else { continue };
         let ty = format.ty;
         seen += 1;
@@ -236,8 +246,16 @@ fn products_of_a_tile_unit() {
             let inputs = Inputs::new(&Rng(22).normals(tokens * cols, 1.0), cols, matrix.acts(), scalar);
             let expected = product(&matrix, &inputs, 0..tokens, &mut pools[0]);
             matrix.kernel = soft;
-            let found = product(&matrix, &inputs, 0..tokens, &mut pools[1]);
-            assert_eq!(first_difference(&found, &expected), None, "{ty}, {cols} columns, {tokens} tokens");
+            let same = |inputs: &Inputs, pool: &mut Pool| {
+                let found = product(&matrix, inputs, 0..tokens, pool);
+                let what = format!("{ty}, {cols} columns, {tokens} tokens, {:?}", inputs.layout);
+                assert_eq!(first_difference(&found, &expected), None, "{what}");
+            };
+            same(&inputs, &mut pools[1]);
+            if cols % 64 == 0 {
+                let tiled = Inputs::laid(&inputs.x, cols, matrix.acts(), scalar, Layout::Tiles);
+                same(&tiled, &mut pools[1]);
+            }
         }
     }
     assert!(seen >= 8, "{seen} types");

@@ -2,7 +2,8 @@
 
 use crate::arch::{self, Kernels};
 use crate::detect::Isa;
-use crate::kernel::matmul::Acts;
+use crate::kernel::amx;
+use crate::kernel::matmul::{Acts, Layout};
 use crate::kernel::vector::QuantizeJob;
 use crate::matrix::{ActKind, KernelRow, Matrix, Out, Scratch, kernels};
 use crate::mem::Buffer;
@@ -72,7 +73,7 @@ impl Product {
             spec,
             kernels,
             x,
-            q: Buffer::zeroed(tokens * cols, "probe")?,
+            q: Buffer::zeroed(tokens.next_multiple_of(amx::BLOCK) * cols, "probe")?,
             d: Buffer::zeroed(small, "probe")?,
             ds: Buffer::zeroed(small, "probe")?,
             sum: Buffer::zeroed(small, "probe")?,
@@ -91,6 +92,12 @@ impl Product {
         }
     }
 
+    /// As a stage lays its input.
+    fn layout(&self) -> Layout {
+        let tiles = self.spec.tokens >= self.kernels.tiles_from && self.spec.cols.is_multiple_of(64);
+        if tiles { Layout::Tiles } else { Layout::Rows }
+    }
+
     fn quantize(&self) {
         let quantize = match self.matrix.acts() {
             ActKind::Q8x32 => self.kernels.quantize32,
@@ -98,13 +105,16 @@ impl Product {
             ActKind::F32 => return,
         };
         let (scales, sums) = self.strides();
+        let layout = self.layout();
         for t in 0..self.spec.tokens {
+            let (start, step) = layout.row(t, self.spec.cols);
             // SAFETY: row t of every buffer lies inside it; the level is available.
             unsafe {
                 quantize(&QuantizeJob {
                     x: self.x.ptr().add(t * self.spec.cols),
                     k: self.spec.cols,
-                    q: self.q.ptr().add(t * self.spec.cols),
+                    q: self.q.ptr().add(start),
+                    step,
                     d: self.d.ptr().add(t * scales),
                     ds: self.ds.ptr().add(t * scales),
                     sum: self.sum.ptr().add(t * sums),
@@ -132,6 +142,7 @@ impl Product {
     pub fn run(&mut self, pool: &mut Pool) -> Duration {
         let acts = Acts {
             q: self.q.ptr(),
+            layout: self.layout(),
             d: self.d.ptr(),
             ds: self.ds.ptr(),
             sum: self.sum.ptr(),
