@@ -104,6 +104,8 @@ pub struct Host {
     pub huge_pages: Option<String>,
     /// Available levels, ascending.
     pub isas: Vec<Isa>,
+    /// Why there is no AMX level, if there is none.
+    pub amx_refused: Option<&'static str>,
 }
 
 impl Host {
@@ -118,6 +120,7 @@ impl Host {
             memory_total: kilobytes(&meminfo, "MemTotal"),
             huge_pages: bracketed(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
             isas: Host::levels(),
+            amx_refused: amx_refused(),
         }
     }
 
@@ -125,6 +128,11 @@ impl Host {
     pub fn levels() -> Vec<Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.available()).collect()
     }
+}
+
+/// Why there is no AMX level, if there is none.
+pub(crate) fn amx_refused() -> Option<&'static str> {
+    amx::usable().err()
 }
 
 /// Bytes of memory that can be had now, if known.

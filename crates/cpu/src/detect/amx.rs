@@ -116,6 +116,9 @@ mod x86 {
     }
 
     /// One product of two tiles by the unit, compared with the same by ordinary arithmetic.
+    ///
+    /// # Safety
+    /// The CPU has AMX, and the kernel lets the process use it.
     unsafe fn product() -> bool {
         use crate::arch::AmxUnit;
         use crate::kernel::amx::Tiles;

@@ -70,11 +70,15 @@ impl Tiles for Soft {
     }
 }
 
+/// # Safety
+/// See [`MatMulFn`].
 unsafe fn soft_block32<F: Block32>(job: &MatMul) {
     // SAFETY: the contract of [`MatMulFn`]; software needs no features.
     unsafe { block32::<Scalar, F>(job, &mut Soft::new()) }
 }
 
+/// # Safety
+/// See [`MatMulFn`].
 unsafe fn soft_super256<F: Super256>(job: &MatMul) {
     // SAFETY: as above.
     unsafe { super256::<Scalar, F>(job, &mut Soft::new()) }
