@@ -103,6 +103,7 @@ fn machine(host: &Host, bandwidth: Option<f64>) -> String {
         let why = match isa {
             _ if isa == best => "in use",
             _ if isa.available() => "available, slower; --isa takes it",
+            Isa::Amx => host.amx_refused.unwrap_or("not on this processor"),
             _ => "not on this processor",
         };
         text += &format!("                {:<8} {why}\n", isa.name());
