@@ -289,7 +289,7 @@ impl<'a> Step<'a> {
     /// How the quantized form of an input of `slots` rows lies.
     fn layout(&self, slots: usize, width: usize) -> Layout {
         let tiles = slots >= self.kernels.tiles_from && width.is_multiple_of(64);
-        if tiles { Layout::Tiles } else { Layout::Rows }
+        if tiles { Layout::Tiles { tokens: slots } } else { Layout::Rows }
     }
 
     /// Row `index` of the input, normed into `x`, quantized into slot `slot`.

@@ -4,6 +4,7 @@ use crate::kernel::amx;
 use crate::kernel::attention::partial_len;
 use crate::kernel::matmul::{Acts, Layout};
 use crate::kernel::vector::QuantizeJob;
+use crate::kernel::vector::SUM_WORDS;
 use crate::matrix::{ActKind, Scratch};
 use crate::mem::{Buffer, Rows};
 use crate::simd::LANES;
@@ -233,22 +234,25 @@ impl State {
 
     /// Where row `slot` of inputs of width `k` is written in the form of `kind`.
     pub(super) fn act_row(&self, kind: ActKind, k: usize, slot: usize, layout: Layout) -> QuantizeJob {
-        let (buffers, scales, sums) = match kind {
-            ActKind::Q8x256 => (&self.acts[1], k / 256, k / 16),
-            ActKind::Q8x32 | ActKind::F32 => (&self.acts[0], k / 32, k / 32),
+        let (buffers, scales, words) = match kind {
+            ActKind::Q8x256 => (&self.acts[1], k / 256, SUM_WORDS),
+            ActKind::Q8x32 | ActKind::F32 => (&self.acts[0], k / 32, 1),
         };
         assert!((slot + 1) * k <= buffers.q.len());
         let (start, step) = layout.row(slot, k);
-        // SAFETY: row `slot` of width k ends inside `q` (whose rows are whole tiles where there are tiles), and the others hold a value per 16 of `q`.
+        let (scale, scale_step) = layout.scales(slot, scales);
+        // SAFETY: row `slot` of width k ends inside `q` (whose rows are whole tiles where there are tiles), and the
+        // others hold a value per 16 of `q`.
         unsafe {
             QuantizeJob {
                 x: std::ptr::null(),
                 k,
                 q: buffers.q.ptr().add(start),
                 step,
-                d: buffers.d.ptr().add(slot * scales),
-                ds: buffers.ds.ptr().add(slot * scales),
-                sum: buffers.sum.ptr().add(slot * sums),
+                scale_step,
+                d: buffers.d.ptr().add(scale),
+                ds: buffers.ds.ptr().add(scale),
+                sum: buffers.sum.ptr().add(scale * words),
             }
         }
     }

@@ -172,7 +172,7 @@ macro_rules! for_passes {
             for k in (0..$job.k).step_by(DEPTH) {
                 let (tokens, depth) = (TOKENS.min($job.tokens - first), DEPTH.min($job.k - k));
                 let (a, a_stride) = match $job.acts.layout {
-                    Layout::Tiles => ($job.acts.q.add(first * $job.k + k * 16).cast(), 16 * $job.k),
+                    Layout::Tiles { .. } => ($job.acts.q.add(first * $job.k + k * 16).cast(), 16 * $job.k),
                     Layout::Rows => {
                         arrange($job, first..first + tokens, k..k + depth, &mut arranged);
                         (arranged.as_ptr().cast(), depth.div_ceil(64) * TILE)
@@ -290,74 +290,92 @@ unsafe fn group256<S: TileVectors, F: Super256>(
     // SAFETY: tiles lie in the arranged activations and in the weights; the rest is passed on.
     unsafe {
         for b in 0..=blocks {
-            // The sums of the block before: taken out as this block's first products need the registers, and worked
-            // on between its products.
+            // The sums of the block before: each register is taken out just before this block's first product on it,
+            // and the sums are worked on between this block's products.
             for s in 0..4 {
-                if b < blocks {
-                    let a = pass.a.add(2 * b * pass.a_stride + (4 * g + s) * TILE);
+                let a = pass.a.add((2 * b * pass.a_stride) + (4 * g + s) * TILE);
+                let (low, high) = (w.planes[0][16 * s].as_ptr(), w.planes[1][16 * s].as_ptr());
+                if b == blocks {
+                    if s == 0 {
+                        done.take::<0>(tiles);
+                        done.take::<1>(tiles);
+                        done.take::<2>(tiles);
+                        done.take::<3>(tiles);
+                    }
+                } else if s == 0 {
                     tiles.load::<4>(a, 64);
-                    tiles.load::<5>(a.add(pass.a_stride), 64);
-                    tiles.load::<6>(w.planes[0][16 * s].as_ptr(), 64);
-                    tiles.load::<7>(w.planes[1][16 * s].as_ptr(), 64);
-                }
-                if s == 0 {
+                    tiles.load::<6>(low, 64);
                     done.take::<0>(tiles);
                     tiles.zero::<0>();
+                    tiles.dot::<0, 4, 6>();
+                    tiles.load::<7>(high, 64);
                     done.take::<1>(tiles);
                     tiles.zero::<1>();
+                    tiles.dot::<1, 4, 7>();
+                    tiles.load::<5>(a.add(pass.a_stride), 64);
                     done.take::<2>(tiles);
                     tiles.zero::<2>();
+                    tiles.dot::<2, 5, 6>();
                     done.take::<3>(tiles);
                     tiles.zero::<3>();
-                }
-                if b < blocks {
+                    tiles.dot::<3, 5, 7>();
+                } else {
+                    tiles.load::<4>(a, 64);
+                    tiles.load::<6>(low, 64);
                     tiles.dot::<0, 4, 6>();
+                    tiles.load::<7>(high, 64);
                     tiles.dot::<1, 4, 7>();
+                    tiles.load::<5>(a.add(pass.a_stride), 64);
                     tiles.dot::<2, 5, 6>();
                     tiles.dot::<3, 5, 7>();
                 }
                 if b > 0 {
-                    for r in 8 * s..8 * s + 8 {
-                        let t = 32 * (b - 1) + r;
-                        if t < pass.tokens {
-                            finish256::<S, F>(pass, g, t, &done.0[r / 16 * 2..], r % 16, w, sums);
-                        }
-                    }
+                    let t = 32 * (b - 1) + 8 * s;
+                    let rows = pass.tokens.saturating_sub(t).min(8);
+                    finish256::<S, F>(pass, g, t..t + rows, &done.0[s / 2 * 2..], s % 2 * 8, w, sums);
                 }
             }
         }
     }
 }
 
-/// The float step of token `t` of the pass, whose integer sums are row `r` of two products.
+/// The float step of up to eight tokens of the pass, whose integer sums are rows of two products from `row` on.
 #[inline(always)]
 unsafe fn finish256<S: TileVectors, F: Super256>(
     pass: &Pass<'_>,
     g: usize,
-    t: usize,
+    tokens: std::ops::Range<usize>,
     products: &[[[i32; LANES]; 16]],
-    r: usize,
+    row: usize,
     w: &Weights,
     sums: &mut Sums,
 ) {
-    let at = (pass.first + t) * (pass.job.k / 256) + pass.k / 256 + g;
-    // SAFETY: the job has this super-block of this token; the caller vouches for the ISA.
+    let (acts, groups) = (&pass.job.acts, pass.job.k / 256);
+    let (first, step) = acts.layout.scales(pass.first + tokens.start, groups);
+    let start = first + (pass.k / 256 + g) * step;
+    // From one token to the next.
+    let stride = acts.layout.scales(1, groups).0;
+    // SAFETY: the job has this super-block of these tokens; the caller vouches for the ISA.
     unsafe {
-        let (low, high) = (products[0][r].as_ptr(), products[1][r].as_ptr());
-        let s = S::join(S::load_i(low.cast()), S::load_i(high.cast()));
-        let da = S::splat(*pass.job.acts.d.add(at));
-        let slot = sums.0[t].as_mut_ptr();
-        let mut acc = S::fma(S::to_f(s), S::mul(S::load(w.d.as_ptr()), da), S::load(slot));
-        if F::HAS_MIN {
-            let words = pass.job.acts.sum.add(at * SUM_WORDS);
-            let mut m = S::splat_i(0);
-            for i in 0..128 / F::SCALED {
-                let word = *words.add(if F::SCALED == 32 { 8 + i } else { i });
-                m = S::dot_pairs(m, S::load_i(w.vectors[i].as_ptr()), word);
+        let (mut low, mut high) = (products[0][row].as_ptr(), products[1][row].as_ptr());
+        let (mut d, mut words) = (acts.d.add(start), acts.sum.add(start * SUM_WORDS));
+        let mut slot = sums.0.as_mut_ptr().add(tokens.start).cast::<f32>();
+        for _ in tokens {
+            let s = S::join(S::load_i(low.cast()), S::load_i(high.cast()));
+            let da = S::splat(*d);
+            let mut acc = S::fma(S::to_f(s), S::mul(S::load(w.d.as_ptr()), da), S::load(slot));
+            if F::HAS_MIN {
+                let mut m = S::splat_i(0);
+                for i in 0..128 / F::SCALED {
+                    let word = *words.add(if F::SCALED == 32 { 8 + i } else { i });
+                    m = S::dot_pairs(m, S::load_i(w.vectors[i].as_ptr()), word);
+                }
+                acc = S::fnma(S::to_f(m), S::mul(S::load(w.dmin.as_ptr()), da), acc);
             }
-            acc = S::fnma(S::to_f(m), S::mul(S::load(w.dmin.as_ptr()), da), acc);
+            S::store(slot, acc);
+            (low, high, slot) = (low.add(LANES), high.add(LANES), slot.add(LANES));
+            (d, words) = (d.wrapping_add(stride), words.wrapping_add(stride * SUM_WORDS));
         }
-        S::store(slot, acc);
     }
 }
 
@@ -462,21 +480,27 @@ unsafe fn finish32<S: TileVectors, F: Block32>(
     w: &Weights,
     sums: &mut Sums,
 ) {
-    let all = pass.job.k / 32;
+    let (acts, all) = (&pass.job.acts, pass.job.k / 32);
+    let (first, step) = acts.layout.scales(pass.first + tokens.start, all);
+    let start = first + (pass.k / 32 + block) * step;
+    // From one token to the next.
+    let stride = acts.layout.scales(1, all).0;
     // SAFETY: the job has this block of these tokens; the caller vouches for the ISA.
     unsafe {
-        let d = S::load(w.vectors[2 * b].as_ptr().cast());
+        let scale = S::load(w.vectors[2 * b].as_ptr().cast());
         let m = S::load(w.vectors[2 * b + 1].as_ptr().cast());
-        for (r, t) in tokens.enumerate() {
-            let at = (pass.first + t) * all + pass.k / 32 + block;
-            let sum = S::load_i(done.0[r / 16][r % 16].as_ptr().cast());
-            let scale = S::mul(d, S::splat(*pass.job.acts.d.add(at)));
-            let slot = sums.0[t].as_mut_ptr();
-            let mut acc = S::fma(S::to_f(sum), scale, S::load(slot));
+        let mut product = done.0.as_ptr().cast::<u32>();
+        let (mut d, mut ds) = (acts.d.add(start), acts.ds.add(start));
+        let mut slot = sums.0.as_mut_ptr().add(tokens.start).cast::<f32>();
+        for _ in tokens {
+            let sum = S::to_f(S::load_i(product));
+            let mut acc = S::fma(sum, S::mul(scale, S::splat(*d)), S::load(slot));
             if F::HAS_MIN {
-                acc = S::fma(m, S::splat(*pass.job.acts.ds.add(at)), acc);
+                acc = S::fma(m, S::splat(*ds), acc);
             }
             S::store(slot, acc);
+            (product, slot) = (product.add(LANES), slot.add(LANES));
+            (d, ds) = (d.wrapping_add(stride), ds.wrapping_add(stride));
         }
     }
 }

@@ -18,10 +18,13 @@ pub(crate) const FLOAT_SEGMENT: usize = 256;
 /// How quantized values of several tokens lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// `[tokens][k]`.
+    /// `[tokens][k]`; scales and sums `[tokens][n]`.
     Rows,
-    /// `[tokens/16][k/64][16][64]`, as a tile unit loads them; k is a multiple of 64.
-    Tiles,
+    /// `[tokens/16][k/64][16][64]`, as a tile unit loads them; k is a multiple of 64. Scales and sums `[n][tokens]`.
+    Tiles {
+        /// Tokens of the whole input.
+        tokens: usize,
+    },
 }
 
 impl Layout {
@@ -29,7 +32,15 @@ impl Layout {
     pub(crate) fn row(self, t: usize, k: usize) -> (usize, usize) {
         match self {
             Layout::Rows => (t * k, 64),
-            Layout::Tiles => (t / 16 * 16 * k + t % 16 * 64, 16 * 64),
+            Layout::Tiles { .. } => (t / 16 * 16 * k + t % 16 * 64, 16 * 64),
+        }
+    }
+
+    /// Where the first of the `n` scales (or sums) of token `t` is, and the distance to the next.
+    pub(crate) fn scales(self, t: usize, n: usize) -> (usize, usize) {
+        match self {
+            Layout::Rows => (t * n, 1),
+            Layout::Tiles { tokens } => (t, tokens),
         }
     }
 }

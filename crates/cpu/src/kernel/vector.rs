@@ -75,6 +75,8 @@ pub(crate) struct QuantizeJob {
     pub(crate) q: *mut i8,
     /// Distance from one run of 64 quantized values to the next.
     pub(crate) step: usize,
+    /// Distance from one scale to the next, and of sums per 32 (or of [`SUM_WORDS`] of them) likewise.
+    pub(crate) scale_step: usize,
     pub(crate) d: *mut f32,
     pub(crate) ds: *mut f32,
     pub(crate) sum: *mut i32,
@@ -102,9 +104,9 @@ pub(crate) unsafe fn quantize32<S: Simd>(job: &QuantizeJob) {
             S::store_i8(q, S::mul(low, S::splat(inverse)));
             S::store_i8(q.add(LANES), S::mul(high, S::splat(inverse)));
             let sum = (0..32).map(|i| i32::from(*q.add(i))).sum::<i32>();
-            *job.d.add(b) = d;
-            *job.sum.add(b) = sum;
-            *job.ds.add(b) = d * sum as f32;
+            *job.d.add(b * job.scale_step) = d;
+            *job.sum.add(b * job.scale_step) = sum;
+            *job.ds.add(b * job.scale_step) = d * sum as f32;
         }
     }
 }
@@ -130,14 +132,14 @@ pub(crate) unsafe fn quantize256<S: Simd>(job: &QuantizeJob) {
             }
             let sum = |from: usize, len: usize| (0..len).map(|i| i32::from(*q(from).add(i))).sum::<i32>();
             let pair = |low: i32, high: i32| (low & 0xffff) | (high << 16);
-            let words = job.sum.add(SUM_WORDS * g);
+            let words = job.sum.add(SUM_WORDS * g * job.scale_step);
             for i in 0..8 {
                 *words.add(i) = pair(sum(32 * i, 16), sum(32 * i + 16, 16));
             }
             for i in 0..4 {
                 *words.add(8 + i) = pair(sum(64 * i, 32), sum(64 * i + 32, 32));
             }
-            *job.d.add(g) = d;
+            *job.d.add(g * job.scale_step) = d;
         }
     }
 }

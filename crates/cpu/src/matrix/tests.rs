@@ -4,7 +4,7 @@ use super::*;
 use crate::arch::Kernels;
 use crate::kernel::amx;
 use crate::kernel::matmul::Layout;
-use crate::kernel::vector::QuantizeJob;
+use crate::kernel::vector::{QuantizeJob, SUM_WORDS};
 use crate::testing::{
     Rng, first_difference, levels, load, random_weights, relative_error, values, weight, weight_types,
 };
@@ -42,21 +42,23 @@ impl Inputs {
         let (q, small) = (vec![0x55; tokens.next_multiple_of(amx::BLOCK) * k], n.div_ceil(16));
         let (d, ds, sum) = (vec![f32::NAN; small], vec![f32::NAN; small], vec![0x5555; small]);
         let mut inputs = Inputs { x: x.to_vec(), q, d, ds, sum, k, kind, layout };
-        let (scales, sums, quantize) = match kind {
-            ActKind::Q8x32 => (k / 32, k / 32, kernels.quantize32),
-            ActKind::Q8x256 => (k / 256, k / 16, kernels.quantize256),
+        let (scales, words, quantize) = match kind {
+            ActKind::Q8x32 => (k / 32, 1, kernels.quantize32),
+            ActKind::Q8x256 => (k / 256, SUM_WORDS, kernels.quantize256),
             ActKind::F32 => return inputs,
         };
         for t in 0..tokens {
             let (start, step) = layout.row(t, k);
+            let (scale, scale_step) = layout.scales(t, scales);
             let job = QuantizeJob {
                 x: inputs.x[t * k..].as_ptr(),
                 k,
                 q: inputs.q[start..].as_mut_ptr(),
                 step,
-                d: inputs.d[t * scales..].as_mut_ptr(),
-                ds: inputs.ds[t * scales..].as_mut_ptr(),
-                sum: inputs.sum[t * sums..].as_mut_ptr(),
+                scale_step,
+                d: inputs.d[scale..].as_mut_ptr(),
+                ds: inputs.ds[scale..].as_mut_ptr(),
+                sum: inputs.sum[scale * words..].as_mut_ptr(),
             };
             // SAFETY: the outputs of row t lie in the vectors; the level is available.
             unsafe { quantize(&job) };
@@ -253,7 +255,7 @@ fn products_of_a_tile_unit() {
             };
             same(&inputs, &mut pools[1]);
             if cols % 64 == 0 {
-                let tiled = Inputs::laid(&inputs.x, cols, matrix.acts(), scalar, Layout::Tiles);
+                let tiled = Inputs::laid(&inputs.x, cols, matrix.acts(), scalar, Layout::Tiles { tokens });
                 same(&tiled, &mut pools[1]);
             }
         }

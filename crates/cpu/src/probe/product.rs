@@ -4,7 +4,7 @@ use crate::arch::{self, Kernels};
 use crate::detect::Isa;
 use crate::kernel::amx;
 use crate::kernel::matmul::{Acts, Layout};
-use crate::kernel::vector::QuantizeJob;
+use crate::kernel::vector::{QuantizeJob, SUM_WORDS};
 use crate::matrix::{ActKind, KernelRow, Matrix, Out, Scratch, kernels};
 use crate::mem::Buffer;
 use crate::pool::{Cut, Pool};
@@ -85,17 +85,18 @@ impl Product {
         Ok(product)
     }
 
+    /// Scales of a token, and words of sums for each.
     fn strides(&self) -> (usize, usize) {
         match self.matrix.acts() {
-            ActKind::Q8x256 => (self.spec.cols / 256, self.spec.cols / 16),
-            ActKind::Q8x32 | ActKind::F32 => (self.spec.cols / 32, self.spec.cols / 32),
+            ActKind::Q8x256 => (self.spec.cols / 256, SUM_WORDS),
+            ActKind::Q8x32 | ActKind::F32 => (self.spec.cols / 32, 1),
         }
     }
 
     /// As a stage lays its input.
     fn layout(&self) -> Layout {
         let tiles = self.spec.tokens >= self.kernels.tiles_from && self.spec.cols.is_multiple_of(64);
-        if tiles { Layout::Tiles } else { Layout::Rows }
+        if tiles { Layout::Tiles { tokens: self.spec.tokens } } else { Layout::Rows }
     }
 
     fn quantize(&self) {
@@ -104,10 +105,11 @@ impl Product {
             ActKind::Q8x256 => self.kernels.quantize256,
             ActKind::F32 => return,
         };
-        let (scales, sums) = self.strides();
+        let (scales, words) = self.strides();
         let layout = self.layout();
         for t in 0..self.spec.tokens {
             let (start, step) = layout.row(t, self.spec.cols);
+            let (scale, scale_step) = layout.scales(t, scales);
             // SAFETY: row t of every buffer lies inside it; the level is available.
             unsafe {
                 quantize(&QuantizeJob {
@@ -115,9 +117,10 @@ impl Product {
                     k: self.spec.cols,
                     q: self.q.ptr().add(start),
                     step,
-                    d: self.d.ptr().add(t * scales),
-                    ds: self.ds.ptr().add(t * scales),
-                    sum: self.sum.ptr().add(t * sums),
+                    scale_step,
+                    d: self.d.ptr().add(scale),
+                    ds: self.ds.ptr().add(scale),
+                    sum: self.sum.ptr().add(scale * words),
                 });
             }
         }
