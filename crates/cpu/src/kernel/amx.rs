@@ -421,7 +421,7 @@ unsafe fn unpack32<S: TileVectors, F: Block32>(group: *const u8, slot: usize, b:
     }
 }
 
-/// Up to eight blocks of all tokens of a pass, 64 tokens at a time.
+/// Up to eight blocks of all tokens of a pass, sixteen tokens at a time: their sums stay in registers.
 #[inline(always)]
 unsafe fn chunk32<S: TileVectors, F: Block32>(
     pass: &Pass<'_>,
@@ -434,73 +434,74 @@ unsafe fn chunk32<S: TileVectors, F: Block32>(
     let mut done = Products::EMPTY;
     // SAFETY: tiles lie in the arranged activations and in the weights; the rest is passed on.
     unsafe {
-        for first in (0..pass.tokens).step_by(64) {
+        for first in (0..pass.tokens).step_by(16) {
+            let a = pass.a.add(first / 16 * pass.a_stride);
+            let slots = sums.0.as_mut_ptr().add(first).cast::<f32>();
+            let mut acc: [S::F; 16] = std::array::from_fn(|r| S::load(slots.add(LANES * r)));
+            // A product in one register, while the vector unit takes that of the block before in the other.
             for b in 0..=count {
-                if b < count {
-                    let block = blocks.start + b;
-                    let a = pass.a.add(first / 16 * pass.a_stride + block / 2 * TILE + block % 2 * 32);
-                    tiles.load::<7>(w.planes[0][8 * b].as_ptr(), 64);
+                let tile = |b: usize| a.add((blocks.start + b) / 2 * TILE + (blocks.start + b) % 2 * 32);
+                if b < count && b % 2 == 0 {
                     tiles.zero::<0>();
-                    tiles.load::<4>(a, 64);
+                    tiles.load::<7>(w.planes[0][8 * b].as_ptr(), 64);
+                    tiles.load::<4>(tile(b), 64);
                     tiles.dot::<0, 4, 7>();
-                    tiles.zero::<1>();
-                    tiles.load::<5>(a.add(pass.a_stride), 64);
-                    tiles.dot::<1, 5, 7>();
-                    tiles.zero::<2>();
-                    tiles.load::<6>(a.add(2 * pass.a_stride), 64);
-                    tiles.dot::<2, 6, 7>();
-                    tiles.zero::<3>();
-                    tiles.load::<4>(a.add(3 * pass.a_stride), 64);
-                    tiles.dot::<3, 4, 7>();
-                }
-                // The float step of the block before runs beside these products.
-                if b > 0 {
-                    let rows = 64.min(pass.tokens - first);
-                    finish32::<S, F>(pass, first..first + rows, blocks.start + b - 1, b - 1, &done, w, sums);
-                }
-                if b < count {
                     done.take::<0>(tiles);
+                } else if b < count {
+                    tiles.zero::<1>();
+                    tiles.load::<7>(w.planes[0][8 * b].as_ptr(), 64);
+                    tiles.load::<5>(tile(b), 64);
+                    tiles.dot::<1, 5, 7>();
                     done.take::<1>(tiles);
-                    done.take::<2>(tiles);
-                    done.take::<3>(tiles);
                 }
+                if b > 0 {
+                    let product = &done.0[(b - 1) % 2];
+                    finish32::<S, F>(pass, first, blocks.start + b - 1, b - 1, product, w, &mut acc);
+                }
+            }
+            for r in 0..16 {
+                S::store(slots.add(LANES * r), acc[r]);
             }
         }
     }
 }
 
-/// The float step of block `block` of the pass, at place `b`, for some tokens of the pass.
+/// The float step of block `block` of the pass, at place `b`, for sixteen tokens of the pass from `first` on.
 #[inline(always)]
 unsafe fn finish32<S: TileVectors, F: Block32>(
     pass: &Pass<'_>,
-    tokens: std::ops::Range<usize>,
+    first: usize,
     block: usize,
     b: usize,
-    done: &Products,
+    product: &[[i32; LANES]; 16],
     w: &Weights,
-    sums: &mut Sums,
+    acc: &mut [S::F; 16],
 ) {
     let (acts, all) = (&pass.job.acts, pass.job.k / 32);
-    let (first, step) = acts.layout.scales(pass.first + tokens.start, all);
-    let start = first + (pass.k / 32 + block) * step;
+    let (start, step) = acts.layout.scales(pass.first + first, all);
+    let start = start + (pass.k / 32 + block) * step;
     // From one token to the next.
     let stride = acts.layout.scales(1, all).0;
+    let rows = 16.min(pass.tokens - first);
+    let (mut d_row, mut ds_row) = ([0f32; 16], [0f32; 16]);
     // SAFETY: the job has this block of these tokens; the caller vouches for the ISA.
     unsafe {
+        let (mut d, mut ds) = (acts.d.add(start), acts.ds.add(start));
+        if rows < 16 || stride != 1 {
+            for r in 0..rows {
+                d_row[r] = *d.add(r * stride);
+                ds_row[r] = *ds.add(r * stride);
+            }
+            (d, ds) = (d_row.as_ptr(), ds_row.as_ptr());
+        }
         let scale = S::load(w.vectors[2 * b].as_ptr().cast());
         let m = S::load(w.vectors[2 * b + 1].as_ptr().cast());
-        let mut product = done.0.as_ptr().cast::<u32>();
-        let (mut d, mut ds) = (acts.d.add(start), acts.ds.add(start));
-        let mut slot = sums.0.as_mut_ptr().add(tokens.start).cast::<f32>();
-        for _ in tokens {
-            let sum = S::to_f(S::load_i(product));
-            let mut acc = S::fma(sum, S::mul(scale, S::splat(*d)), S::load(slot));
+        for r in 0..16 {
+            let sum = S::to_f(S::load_i(product[r].as_ptr().cast()));
+            acc[r] = S::fma(sum, S::mul(scale, S::splat(*d.add(r))), acc[r]);
             if F::HAS_MIN {
-                acc = S::fma(m, S::splat(*ds), acc);
+                acc[r] = S::fma(m, S::splat(*ds.add(r)), acc[r]);
             }
-            S::store(slot, acc);
-            (product, slot) = (product.add(LANES), slot.add(LANES));
-            (d, ds) = (d.wrapping_add(stride), ds.wrapping_add(stride));
         }
     }
 }
