@@ -96,6 +96,10 @@ pub(crate) trait Super256: Panel {
     const ZERO: i32 = 0;
     /// Whether there are `dmin` and `m`.
     const HAS_MIN: bool = false;
+    /// Offset of the sixteen `d` in a group.
+    const D: usize;
+    /// Offset of the sixteen `dmin`, if there are any.
+    const DMIN: usize = 0;
 
     /// `q` of K values `4u..4u+4`.
     unsafe fn unit<S: Simd>(group: *const u8, u: usize) -> S::B;
@@ -108,12 +112,16 @@ pub(crate) trait Super256: Panel {
         unsafe { S::splat_i(0) }
     }
     /// `d`.
-    unsafe fn d<S: Simd>(group: *const u8) -> S::F;
-    /// `dmin`.
     #[inline(always)]
-    unsafe fn dmin<S: Simd>(_group: *const u8) -> S::F {
-        // SAFETY: the caller vouches for the ISA.
-        unsafe { S::splat(0.0) }
+    unsafe fn d<S: Simd>(group: *const u8) -> S::F {
+        // SAFETY: the group is whole; the caller vouches for the ISA.
+        unsafe { S::load_f16(group.add(Self::D)) }
+    }
+    /// `dmin`, 0 if there is none.
+    #[inline(always)]
+    unsafe fn dmin<S: Simd>(group: *const u8) -> S::F {
+        // SAFETY: as above.
+        unsafe { if Self::HAS_MIN { S::load_f16(group.add(Self::DMIN)) } else { S::splat(0.0) } }
     }
 }
 

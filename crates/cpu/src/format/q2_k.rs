@@ -43,6 +43,8 @@ impl Super256 for Q2K {
     const BITS: u32 = 2;
     const MAX: u32 = 3;
     const HAS_MIN: bool = true;
+    const D: usize = D;
+    const DMIN: usize = DMIN;
 
     #[inline(always)]
     unsafe fn unit<S: Simd>(group: *const u8, u: usize) -> S::B {
@@ -58,15 +60,5 @@ impl Super256 for Q2K {
     unsafe fn min<S: Simd>(group: *const u8, s: usize) -> S::I {
         // SAFETY: see the impl.
         unsafe { S::load_bits(group.add(SC + 16 * s), 4, 0x0f) }
-    }
-    #[inline(always)]
-    unsafe fn d<S: Simd>(group: *const u8) -> S::F {
-        // SAFETY: see the impl.
-        unsafe { S::load_f16(group.add(D)) }
-    }
-    #[inline(always)]
-    unsafe fn dmin<S: Simd>(group: *const u8) -> S::F {
-        // SAFETY: see the impl.
-        unsafe { S::load_f16(group.add(DMIN)) }
     }
 }

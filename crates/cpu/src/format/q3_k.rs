@@ -10,6 +10,7 @@ use super::q2_k::crumbs;
 use super::{Panel, Super256};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
+use minfer_gguf::quant::k::{pack_scales_of_16, scales_of_16};
 
 pub(crate) struct Q3K;
 
@@ -17,22 +18,6 @@ const SC: usize = 0;
 const D: usize = 192;
 const H: usize = 256;
 const Q: usize = 768;
-
-/// The sixteen 6-bit scales of a block, from their 12 bytes: scale `i` has its low four bits in byte `i mod 8` (the low
-/// nibble for `i < 8`) and its upper two at bit `2·(i/4)` of byte `8 + i mod 4`.
-fn expand_scales(packed: &[u8]) -> [u8; 16] {
-    std::array::from_fn(|i| (packed[i % 8] >> (i / 8 * 4) & 15) | (packed[8 + i % 4] >> (i / 4 * 2) & 3) << 4)
-}
-
-/// Inverse of [`expand_scales`].
-fn collapse_scales(scales: [u8; 16], packed: &mut [u8]) {
-    for i in 0..8 {
-        packed[i] = (scales[i] & 15) | (scales[8 + i] << 4);
-    }
-    for i in 0..4 {
-        packed[8 + i] = (0..4).fold(0, |byte, j| byte | scales[4 * j + i] >> 4 << (2 * j));
-    }
-}
 
 impl Panel for Q3K {
     const TYPE: GgmlType = GgmlType::Q3_K;
@@ -43,7 +28,7 @@ impl Panel for Q3K {
 
     #[inline(always)]
     fn spread(block: &[u8]) -> Spread {
-        let scales = expand_scales(&block[96..108]);
+        let scales = scales_of_16(block[96..108].try_into().unwrap_or(&[0; 12]));
         std::array::from_fn(|i| match (i / 6, i % 6) {
             (half @ 0..2, j) => {
                 scales[8 * half + j] | (scales[8 * half + 6 + j / 3] >> (2 * (j % 3)) & 3) << 6
@@ -57,7 +42,7 @@ impl Panel for Q3K {
             (bytes, j @ 0..6) => bytes[j] & 63,
             (bytes, j) => (0..3).fold(0, |sc, k| sc | bytes[3 * (j - 6) + k] >> 6 << (2 * k)),
         });
-        collapse_scales(scales, &mut block[96..108]);
+        block[96..108].copy_from_slice(&pack_scales_of_16(&scales));
     }
 }
 
@@ -67,6 +52,7 @@ impl Super256 for Q3K {
     const BITS: u32 = 3;
     const MAX: u32 = 7;
     const ZERO: i32 = 4;
+    const D: usize = D;
 
     #[inline(always)]
     unsafe fn unit<S: Simd>(group: *const u8, u: usize) -> S::B {
@@ -92,10 +78,5 @@ impl Super256 for Q3K {
             };
             S::sub_i(sc, S::splat_i(32))
         }
-    }
-    #[inline(always)]
-    unsafe fn d<S: Simd>(group: *const u8) -> S::F {
-        // SAFETY: see the impl.
-        unsafe { S::load_f16(group.add(D)) }
     }
 }

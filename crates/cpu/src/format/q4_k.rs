@@ -15,21 +15,6 @@ const M: usize = 2176;
 const D: usize = 2304;
 const DMIN: usize = 2336;
 
-/// Scales, then minima, of the twelve bytes that start at byte 4 of a Q4_K or Q5_K block.
-#[inline(always)]
-pub(crate) fn spread_scales(block: &[u8]) -> Spread {
-    let packed = block[4..16].try_into().unwrap_or(&[0; 12]);
-    let (scales, mins) = scales_and_mins(packed);
-    std::array::from_fn(|i| if i < 8 { scales[i] } else { mins[i - 8] })
-}
-
-/// Inverse of [`spread_scales`].
-#[inline(always)]
-pub(crate) fn gather_scales(spread: &Spread, block: &mut [u8]) {
-    let (scales, mins) = (std::array::from_fn(|i| spread[i]), std::array::from_fn(|i| spread[8 + i]));
-    block[4..16].copy_from_slice(&pack_scales_and_mins(&scales, &mins));
-}
-
 impl Panel for Q4K {
     const TYPE: GgmlType = GgmlType::Q4_K;
     const BLOCKS: usize = 1;
@@ -42,13 +27,17 @@ impl Panel for Q4K {
         Field::spread(8, M, 8),
     ];
 
+    /// Scales, then minima, of the twelve bytes that start at byte 4.
     #[inline(always)]
     fn spread(block: &[u8]) -> Spread {
-        spread_scales(block)
+        let packed = block[4..16].try_into().unwrap_or(&[0; 12]);
+        let (scales, mins) = scales_and_mins(packed);
+        std::array::from_fn(|i| if i < 8 { scales[i] } else { mins[i - 8] })
     }
     #[inline(always)]
     fn gather(spread: &Spread, block: &mut [u8]) {
-        gather_scales(spread, block);
+        let (scales, mins) = (std::array::from_fn(|i| spread[i]), std::array::from_fn(|i| spread[8 + i]));
+        block[4..16].copy_from_slice(&pack_scales_and_mins(&scales, &mins));
     }
 }
 
@@ -72,6 +61,8 @@ impl Super256 for Q4K {
     const BITS: u32 = 4;
     const MAX: u32 = 15;
     const HAS_MIN: bool = true;
+    const D: usize = D;
+    const DMIN: usize = DMIN;
 
     #[inline(always)]
     unsafe fn unit<S: Simd>(group: *const u8, u: usize) -> S::B {
@@ -87,15 +78,5 @@ impl Super256 for Q4K {
     unsafe fn min<S: Simd>(group: *const u8, s: usize) -> S::I {
         // SAFETY: see the impl.
         unsafe { S::load_u8(group.add(M + 16 * s)) }
-    }
-    #[inline(always)]
-    unsafe fn d<S: Simd>(group: *const u8) -> S::F {
-        // SAFETY: see the impl.
-        unsafe { S::load_f16(group.add(D)) }
-    }
-    #[inline(always)]
-    unsafe fn dmin<S: Simd>(group: *const u8) -> S::F {
-        // SAFETY: see the impl.
-        unsafe { S::load_f16(group.add(DMIN)) }
     }
 }

@@ -3,7 +3,7 @@
 //! 8 × 16 B m, 32 B d, 32 B dmin, 512 B fifth bits, 2048 B nibbles.
 
 use super::field::{Field, Spread};
-use super::q4_k::{gather_scales, nibbles, spread_scales};
+use super::q4_k::{Q4K, nibbles};
 use super::{Panel, Super256};
 use crate::simd::Simd;
 use minfer_gguf::GgmlType;
@@ -32,11 +32,11 @@ impl Panel for Q5K {
 
     #[inline(always)]
     fn spread(block: &[u8]) -> Spread {
-        spread_scales(block)
+        Q4K::spread(block)
     }
     #[inline(always)]
     fn gather(spread: &Spread, block: &mut [u8]) {
-        gather_scales(spread, block);
+        Q4K::gather(spread, block);
     }
 }
 
@@ -46,6 +46,8 @@ impl Super256 for Q5K {
     const BITS: u32 = 5;
     const MAX: u32 = 31;
     const HAS_MIN: bool = true;
+    const D: usize = D;
+    const DMIN: usize = DMIN;
 
     #[inline(always)]
     unsafe fn unit<S: Simd>(group: *const u8, u: usize) -> S::B {
@@ -64,15 +66,5 @@ impl Super256 for Q5K {
     unsafe fn min<S: Simd>(group: *const u8, s: usize) -> S::I {
         // SAFETY: see the impl.
         unsafe { S::load_u8(group.add(M + 16 * s)) }
-    }
-    #[inline(always)]
-    unsafe fn d<S: Simd>(group: *const u8) -> S::F {
-        // SAFETY: see the impl.
-        unsafe { S::load_f16(group.add(D)) }
-    }
-    #[inline(always)]
-    unsafe fn dmin<S: Simd>(group: *const u8) -> S::F {
-        // SAFETY: see the impl.
-        unsafe { S::load_f16(group.add(DMIN)) }
     }
 }

@@ -46,6 +46,7 @@ impl Super256 for Q6K {
     const BITS: u32 = 6;
     const MAX: u32 = 63;
     const ZERO: i32 = 32;
+    const D: usize = D;
 
     #[inline(always)]
     unsafe fn unit<S: Simd>(group: *const u8, u: usize) -> S::B {
@@ -63,10 +64,5 @@ impl Super256 for Q6K {
     unsafe fn scale<S: Simd>(group: *const u8, s: usize) -> S::I {
         // SAFETY: see the impl.
         unsafe { S::load_i8(group.add(SC + 16 * s)) }
-    }
-    #[inline(always)]
-    unsafe fn d<S: Simd>(group: *const u8) -> S::F {
-        // SAFETY: see the impl.
-        unsafe { S::load_f16(group.add(D)) }
     }
 }

@@ -142,26 +142,31 @@ impl Block for BlockQ2K {
     }
 }
 
+/// The sixteen 6-bit scales of Q3_K, as they are stored: 32 more than they mean.
+///
+/// The lower four bits of scales 0…7 are the low nibbles of bytes 0…7, those of 8…15 the high nibbles; the upper
+/// two bits of scale `i` are bits `i / 4 · 2` and on of byte `8 + i % 4`.
+pub fn scales_of_16(packed: &[u8; 12]) -> [u8; 16] {
+    std::array::from_fn(|i| packed[i % 8] >> (i / 8 * 4) & 15 | (packed[8 + i % 4] >> (i / 4 * 2) & 3) << 4)
+}
+
+/// The inverse of [`scales_of_16`].
+pub fn pack_scales_of_16(scales: &[u8; 16]) -> [u8; 12] {
+    std::array::from_fn(|i| match i {
+        0..8 => scales[i] & 15 | scales[i + 8] << 4,
+        _ => (0..4).fold(0, |packed, j| packed | scales[i - 8 + 4 * j] >> 4 << (2 * j)),
+    })
+}
+
 impl BlockQ3K {
     /// The sixteen 6-bit scales, with the offset of 32 taken off.
-    ///
-    /// The lower four bits of scales 0…7 are the low nibbles of bytes 0…7, those of 8…15 the high nibbles; the upper
-    /// two bits of scale `i` are bits `i / 4 · 2` and on of byte `8 + i % 4`.
     pub fn scales(&self) -> [i8; 16] {
-        std::array::from_fn(|i| {
-            let low = self.scales[i % 8] >> (i / 8 * 4) & 15;
-            let high = self.scales[8 + i % 4] >> (i / 4 * 2) & 3;
-            (low | high << 4) as i8 - 32
-        })
+        scales_of_16(&self.scales).map(|scale| scale as i8 - 32)
     }
 
     /// The inverse of [`BlockQ3K::scales`].
     pub fn pack_scales(scales: &[i8; 16]) -> [u8; 12] {
-        let biased = scales.map(|scale| (scale + 32) as u8);
-        std::array::from_fn(|i| match i {
-            0..8 => biased[i] & 15 | biased[i + 8] << 4,
-            _ => (0..4).fold(0, |packed, j| packed | biased[i - 8 + 4 * j] >> 4 << (2 * j)),
-        })
+        pack_scales_of_16(&scales.map(|scale| (scale + 32) as u8))
     }
 }
 
