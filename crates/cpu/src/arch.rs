@@ -16,7 +16,7 @@ pub(crate) use amx::Unit as AmxUnit;
 
 use crate::detect::Isa;
 use crate::kernel::attention::{KvWrite, SegmentJob};
-use crate::kernel::matmul::MatMulFn;
+use crate::kernel::matmul::{Layout, MatMulFn};
 use crate::kernel::vector::{Act, NormJob, QuantizeJob};
 use minfer_ops::KvType;
 
@@ -26,7 +26,7 @@ pub(crate) struct Kernels {
     pub(crate) isa: Isa,
     /// By [`crate::matrix::FORMATS`].
     pub(crate) matmul: &'static [MatMulFn],
-    /// Tokens from which quantized activations are to lie in [`crate::kernel::matmul::Layout::Tiles`].
+    /// Tokens from which quantized activations are to lie in [`Layout::Tiles`].
     pub(crate) tiles_from: usize,
     pub(crate) norm: unsafe fn(&NormJob),
     pub(crate) quantize32: unsafe fn(&QuantizeJob),
@@ -57,6 +57,12 @@ pub(crate) struct KvKernels {
 }
 
 impl Kernels {
+    /// How the quantized form of an input of `tokens` rows of `k` values is to lie.
+    pub(crate) fn layout(&self, tokens: usize, k: usize) -> Layout {
+        let tiles = tokens >= self.tiles_from && k.is_multiple_of(64);
+        if tiles { Layout::Tiles { tokens } } else { Layout::Rows }
+    }
+
     /// The kernels of a cache type.
     pub(crate) fn kv(&self, ty: KvType) -> &KvKernels {
         match ty {

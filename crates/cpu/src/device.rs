@@ -282,10 +282,8 @@ fn choose(asked: Option<Isa>, available: &[Isa]) -> Result<Isa, DeviceError> {
     let isa = asked.or(available.last().copied()).unwrap_or(Isa::Scalar);
     if !available.contains(&isa) {
         let have: Vec<_> = available.iter().map(|isa| isa.name()).collect();
-        let why = match crate::detect::amx_refused() {
-            Some(why) if isa == Isa::Amx => format!(" ({why})"),
-            _ => String::new(),
-        };
+        let why = if isa == Isa::Amx { crate::detect::amx_refused() } else { None };
+        let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
         return Err(DeviceError::Fault(format!("this CPU has no {isa}{why}; it has {}", have.join(", "))));
     }
     Ok(isa)

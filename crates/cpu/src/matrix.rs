@@ -1,5 +1,9 @@
 //! A weight matrix on the CPU: packed into panels, or left in the file and packed panel by panel when used.
 
+mod acts;
+
+pub(crate) use acts::{ActBuffers, ActKind};
+
 use crate::arch::Kernels;
 use crate::format::field::{pack_panel, unpack_row};
 use crate::format::{Panel, with_formats};
@@ -11,17 +15,6 @@ use minfer_gguf::{GgmlType, SharedBytes, quant};
 use minfer_ops::{DeviceError, Weight};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// The form in which a matrix wants its input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ActKind {
-    /// int8 per 32 values.
-    Q8x32,
-    /// int8 per 256 values.
-    Q8x256,
-    /// The floats themselves.
-    F32,
-}
 
 /// A packed format, as data.
 pub(crate) struct Format {

@@ -4,10 +4,10 @@
 //! stable, assembly is. Registers are configured when a product begins and released when it ends, so that a thread
 //! that sleeps or is switched has no tile state to be saved.
 
-use super::vnni::{self, Vnni};
+use super::vnni::{self, Vnni, float};
 use super::{Kernels, Peak, matmul_table};
 use crate::detect::Isa;
-use crate::format::{Block32, Float, Super256, with_formats};
+use crate::format::{Block32, Super256, with_formats};
 use crate::kernel::amx::{self, Shapes, TileVectors, Tiles};
 use crate::kernel::matmul::MatMul;
 use std::arch::asm;
@@ -120,13 +120,6 @@ macro_rules! entry {
 entry!(block32, Block32);
 entry!(super256, Super256);
 
-// SAFETY: as above.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn float<F: Float>(job: &MatMul) {
-    // SAFETY: the caller keeps the kernel's contract.
-    unsafe { vnni::float::<F>(job) }
-}
-
 /// Four independent products of tiles a round, and nothing else.
 ///
 /// # Safety
@@ -135,7 +128,7 @@ unsafe fn peak_dot(rounds: usize, data: *mut u8) {
     let mut unit = Unit;
     // SAFETY: two tiles of 1 KB lie in the data; the CPU has the unit.
     unsafe {
-        unit.configure(amx::full_shapes());
+        unit.configure(&amx::FULL);
         unit.load::<4>(data, 64);
         unit.load::<7>(data.add(1024), 64);
         for _ in 0..rounds {

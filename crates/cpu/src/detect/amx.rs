@@ -121,7 +121,7 @@ mod x86 {
     /// The CPU has AMX, and the kernel lets the process use it.
     unsafe fn product() -> bool {
         use crate::arch::AmxUnit;
-        use crate::kernel::amx::Tiles;
+        use crate::kernel::amx::{FULL, Tiles};
         #[repr(align(64))]
         struct Aligned<T>(T);
         let mut a = Aligned([[0i8; 64]; 16]);
@@ -136,7 +136,7 @@ mod x86 {
         let mut unit = AmxUnit;
         // SAFETY: passed on; all tiles are sixteen rows of 64 bytes.
         unsafe {
-            unit.configure(crate::kernel::amx::full_shapes());
+            unit.configure(&FULL);
             unit.load::<4>(a.0.as_ptr().cast(), 64);
             unit.load::<7>(b.0.as_ptr().cast(), 64);
             unit.zero::<0>();

@@ -8,7 +8,7 @@ use super::state::{RopeTable, State};
 use super::{AttnIn, AttnOut, CpuDevice, Ffn, Head, LoadedInput, LoadedLinear, LoadedNorm};
 use crate::arch::Kernels;
 use crate::kernel::attention::KvWrite;
-use crate::kernel::matmul::{Acts, Layout};
+use crate::kernel::matmul::Acts;
 use crate::kernel::vector::NormJob;
 use crate::matrix::{ActKind, Matrix, Out, Scratch};
 use crate::mem::Rows;
@@ -54,8 +54,9 @@ impl Prepared<'_> {
     fn acts(&self, matrix: &Matrix) -> Acts {
         self.make();
         let x = self.x.ptr(self.x_row);
-        let layout = self.step.layout(self.input.slots, self.input.width);
-        self.step.state.acts(matrix.acts(), self.input.width, self.slot, layout, x, self.x.stride)
+        let (kind, width) = (matrix.acts(), self.input.width);
+        let layout = self.step.kernels.layout(self.input.slots, width);
+        self.step.state.act_buffers(kind).acts(kind, width, self.slot, layout, x, self.x.stride)
     }
 
     fn make(&self) {
@@ -286,12 +287,6 @@ impl<'a> Step<'a> {
         Prepared { step: self, input, kinds, x, slot: 0, x_row: 0, ready: Cell::new(true) }
     }
 
-    /// How the quantized form of an input of `slots` rows lies.
-    fn layout(&self, slots: usize, width: usize) -> Layout {
-        let tiles = slots >= self.kernels.tiles_from && width.is_multiple_of(64);
-        if tiles { Layout::Tiles { tokens: slots } } else { Layout::Rows }
-    }
-
     /// Row `index` of the input, normed into `x`, quantized into slot `slot`.
     fn prepare_row(&self, input: &Input<'_>, kinds: &[ActKind], index: usize, x: *mut f32, slot: usize) {
         let from = input.rows.ptr(input.gather.map_or(index, |rows| rows[index] as usize));
@@ -306,9 +301,8 @@ impl<'a> Step<'a> {
                 if kinds[..i].contains(kind) {
                     continue;
                 }
-                let layout = self.layout(input.slots, input.width);
-                let mut job = self.state.act_row(*kind, input.width, slot, layout);
-                job.x = x;
+                let layout = self.kernels.layout(input.slots, input.width);
+                let job = self.state.act_buffers(*kind).row(*kind, input.width, slot, layout, x);
                 match kind {
                     ActKind::Q8x32 => (self.kernels.quantize32)(&job),
                     ActKind::Q8x256 => (self.kernels.quantize256)(&job),

@@ -2,10 +2,7 @@
 
 use crate::kernel::amx;
 use crate::kernel::attention::partial_len;
-use crate::kernel::matmul::{Acts, Layout};
-use crate::kernel::vector::QuantizeJob;
-use crate::kernel::vector::SUM_WORDS;
-use crate::matrix::{ActKind, Scratch};
+use crate::matrix::{ActBuffers, ActKind, Scratch};
 use crate::mem::{Buffer, Rows};
 use crate::simd::LANES;
 use minfer_ops::*;
@@ -49,25 +46,6 @@ impl KvStore {
     }
 }
 
-/// Quantized activations, one row per token.
-pub(super) struct ActBuffers {
-    q: Buffer<i8>,
-    d: Buffer<f32>,
-    ds: Buffer<f32>,
-    sum: Buffer<i32>,
-}
-
-impl ActBuffers {
-    fn new(values: usize) -> Result<ActBuffers, DeviceError> {
-        Ok(ActBuffers {
-            q: Buffer::zeroed(values, "activations")?,
-            d: Buffer::zeroed(values / 16, "activations")?,
-            ds: Buffer::zeroed(values / 16, "activations")?,
-            sum: Buffer::zeroed(values / 16, "activations")?,
-        })
-    }
-}
-
 /// Cosines and sines of one rope for the step's tokens: `[token][pair][cos, sin]`.
 pub(super) struct RopeTable {
     pub(super) pairs: usize,
@@ -94,7 +72,7 @@ pub(super) struct State {
     /// Running partials of a worker: `[worker][TOKEN_TILE · q heads per kv head]`.
     pub(super) states: Buffer<f32>,
     /// Per 32 and per 256 values.
-    pub(super) acts: [ActBuffers; 2],
+    acts: [ActBuffers; 2],
     pub(super) ropes: Vec<RopeTable>,
     pub(super) kv: Vec<KvStore>,
     pub(super) scratch: Vec<Mutex<Scratch>>,
@@ -171,7 +149,7 @@ impl State {
         let State { x, input, q, k, v, attn, gate, up, product, logits, partials, states, .. } = self;
         let floats = [x, input, q, k, v, attn, gate, up, product, logits, partials, states];
         let floats = floats.into_iter().chain(self.ropes.iter().map(|rope| &rope.table)).map(|b| 4 * b.len());
-        let acts = self.acts.iter().map(|a| a.q.len() + 4 * (a.d.len() + a.ds.len() + a.sum.len()));
+        let acts = self.acts.iter().map(ActBuffers::bytes);
         let kv = self.kv.iter().map(|store| store.k.len() + store.v.len());
         floats.chain(acts).chain(kv).sum::<usize>() as u64
     }
@@ -232,43 +210,12 @@ impl State {
         Rows::of(buffer, width.next_multiple_of(LANES))
     }
 
-    /// Where row `slot` of inputs of width `k` is written in the form of `kind`.
-    pub(super) fn act_row(&self, kind: ActKind, k: usize, slot: usize, layout: Layout) -> QuantizeJob {
-        let (buffers, scales, words) = match kind {
-            ActKind::Q8x256 => (&self.acts[1], k / 256, SUM_WORDS),
-            ActKind::Q8x32 | ActKind::F32 => (&self.acts[0], k / 32, 1),
-        };
-        assert!((slot + 1) * k <= buffers.q.len());
-        let (start, step) = layout.row(slot, k);
-        let (scale, scale_step) = layout.scales(slot, scales);
-        // SAFETY: row `slot` of width k ends inside `q` (whose rows are whole tiles where there are tiles), and the
-        // others hold a value per 16 of `q`.
-        unsafe {
-            QuantizeJob {
-                x: std::ptr::null(),
-                k,
-                q: buffers.q.ptr().add(start),
-                step,
-                scale_step,
-                d: buffers.d.ptr().add(scale),
-                ds: buffers.ds.ptr().add(scale),
-                sum: buffers.sum.ptr().add(scale * words),
-            }
+    /// The quantized activations of a form.
+    pub(super) fn act_buffers(&self, kind: ActKind) -> &ActBuffers {
+        match kind {
+            ActKind::Q8x256 => &self.acts[1],
+            ActKind::Q8x32 | ActKind::F32 => &self.acts[0],
         }
-    }
-
-    /// Quantized rows from `slot` on as a kernel reads them; `x` is the first float row.
-    pub(super) fn acts(
-        &self,
-        kind: ActKind,
-        k: usize,
-        slot: usize,
-        layout: Layout,
-        x: *const f32,
-        x_stride: usize,
-    ) -> Acts {
-        let row = self.act_row(kind, k, slot, layout);
-        Acts { q: row.q, layout, d: row.d, ds: row.ds, sum: row.sum, x, x_stride }
     }
 
     /// Takes over the tokens of a step.

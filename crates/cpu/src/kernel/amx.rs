@@ -1,7 +1,8 @@
 //! Products of many tokens on a tile unit (AMX-INT8): sixteen tokens × sixteen rows × 64 values of K per instruction.
 //!
 //! A unit of a panel (four K values of sixteen rows, 64 bytes) is a row of the unit's B operand as it stands, so that
-//! sixteen units are a tile. Activations are arranged once per call into tiles of sixteen tokens × 64 values.
+//! sixteen units are a tile. Activations are quantized into tiles of sixteen tokens × 64 values; rows of them are arranged so
+//! first.
 //!
 //! *K-quants.* The integer scale is folded into the weight, `w = (q − ZERO)·sc`, which has 13 bits with its sign, and `w` is
 //! split exactly into two planes of bytes, `w = low + 128·high`. All 256 values of a super-block then add up in the
@@ -21,10 +22,10 @@ use crate::format::{Block32, Super256};
 use crate::simd::{LANES, Simd};
 use std::cell::RefCell;
 
-/// Tokens from which the tile unit is faster than the vector unit. Measured.
+/// Tokens from which products go to the tile unit.
 pub(crate) const FROM: usize = 12;
 /// Tokens that a kernel takes together at most; what it reads beyond a product's tokens is not used.
-pub(crate) const BLOCK: usize = 64;
+pub(crate) const BLOCK: usize = 32;
 /// Tokens of a pass: its sums are 32 KB.
 const TOKENS: usize = 512;
 /// Values of K of a pass: its activations, 1 MB, stay in L2 while all panels pass by.
@@ -43,15 +44,14 @@ pub(crate) struct Shapes {
 }
 
 impl Shapes {
-    /// Sums in registers 0–3, activations in 4 and 5 (and 6), weights in 7 (and 6), of `depth` K values.
-    const fn new(depth: u16, activations: usize) -> Shapes {
+    /// Sums in registers 0–3, activations in 4 and 5, weights in 6 and 7, of `depth` K values.
+    const fn new(depth: u16) -> Shapes {
         let mut shapes =
             Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         let mut t = 0;
         while t < 8 {
-            let is_activations = t >= 4 && t < 4 + activations;
-            shapes.row_bytes[t] = if is_activations { depth } else { 64 };
-            shapes.rows[t] = if t >= 4 + activations { (depth / 4) as u8 } else { 16 };
+            shapes.row_bytes[t] = if t / 2 == 2 { depth } else { 64 };
+            shapes.rows[t] = if t >= 6 { (depth / 4) as u8 } else { 16 };
             t += 1;
         }
         shapes
@@ -64,13 +64,8 @@ impl Shapes {
     }
 }
 
-static FULL: Shapes = Shapes::new(64, 2);
-/// Shapes of full depth, for a trial.
-pub(crate) fn full_shapes() -> &'static Shapes {
-    &FULL
-}
-
-static HALF: Shapes = Shapes::new(32, 3);
+pub(crate) static FULL: Shapes = Shapes::new(64);
+static HALF: Shapes = Shapes::new(32);
 
 /// A unit with eight tile registers.
 ///
@@ -240,12 +235,12 @@ pub(crate) unsafe fn super256<S: TileVectors, F: Super256>(job: &MatMul, tiles: 
     // SAFETY: passed on.
     unsafe {
         tiles.configure(&FULL);
-        let mut weights = Weights::EMPTY;
+        let (mut weights, mut done) = (Weights::EMPTY, Products::EMPTY);
         for_passes!(S, job, |pass, panel, sums| {
             for g in 0..pass.depth / 256 {
                 let group = panel.add((pass.k / 256 + g) * F::GROUP_BYTES);
                 unpack256::<S, F>(group, &mut weights);
-                group256::<S, F>(&pass, g, &weights, tiles, &mut sums);
+                group256::<S, F>(&pass, g, &weights, tiles, &mut done, &mut sums);
             }
         });
         tiles.release();
@@ -283,10 +278,10 @@ unsafe fn group256<S: TileVectors, F: Super256>(
     g: usize,
     w: &Weights,
     tiles: &mut impl Tiles,
+    done: &mut Products,
     sums: &mut Sums,
 ) {
     let blocks = pass.tokens.div_ceil(32);
-    let mut done = Products::EMPTY;
     // SAFETY: tiles lie in the arranged activations and in the weights; the rest is passed on.
     unsafe {
         for b in 0..=blocks {
@@ -388,7 +383,7 @@ pub(crate) unsafe fn block32<S: TileVectors, F: Block32>(job: &MatMul, tiles: &m
     // SAFETY: passed on.
     unsafe {
         tiles.configure(&HALF);
-        let mut weights = Weights::EMPTY;
+        let (mut weights, mut done) = (Weights::EMPTY, Products::EMPTY);
         for_passes!(S, job, |pass, panel, sums| {
             let blocks = pass.depth / 32;
             for start in (0..blocks).step_by(8) {
@@ -398,7 +393,7 @@ pub(crate) unsafe fn block32<S: TileVectors, F: Block32>(job: &MatMul, tiles: &m
                     let group = panel.add(block / F::SLOTS * F::GROUP_BYTES);
                     unpack32::<S, F>(group, block % F::SLOTS, b, &mut weights);
                 }
-                chunk32::<S, F>(&pass, start..start + count, &weights, tiles, &mut sums);
+                chunk32::<S, F>(&pass, start..start + count, &weights, tiles, &mut done, &mut sums);
             }
         });
         tiles.release();
@@ -428,10 +423,10 @@ unsafe fn chunk32<S: TileVectors, F: Block32>(
     blocks: std::ops::Range<usize>,
     w: &Weights,
     tiles: &mut impl Tiles,
+    done: &mut Products,
     sums: &mut Sums,
 ) {
     let count = blocks.len();
-    let mut done = Products::EMPTY;
     // SAFETY: tiles lie in the arranged activations and in the weights; the rest is passed on.
     unsafe {
         for first in (0..pass.tokens).step_by(16) {

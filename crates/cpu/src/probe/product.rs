@@ -3,9 +3,7 @@
 use crate::arch::{self, Kernels};
 use crate::detect::Isa;
 use crate::kernel::amx;
-use crate::kernel::matmul::{Acts, Layout};
-use crate::kernel::vector::{QuantizeJob, SUM_WORDS};
-use crate::matrix::{ActKind, KernelRow, Matrix, Out, Scratch, kernels};
+use crate::matrix::{ActBuffers, ActKind, KernelRow, Matrix, Out, Scratch, kernels};
 use crate::mem::Buffer;
 use crate::pool::{Cut, Pool};
 use crate::simd::LANES;
@@ -35,10 +33,7 @@ pub struct Product {
     kernels: &'static Kernels,
     matrix: Matrix,
     x: Buffer<f32>,
-    q: Buffer<i8>,
-    d: Buffer<f32>,
-    ds: Buffer<f32>,
-    sum: Buffer<i32>,
+    acts: ActBuffers,
     out: Buffer<f32>,
     scratch: Vec<Mutex<Scratch>>,
 }
@@ -68,15 +63,11 @@ impl Product {
             // A low-discrepancy sequence in (−1, 1).
             *v = 2.0 * (i as f32 * 0.618_034).fract() - 1.0;
         }
-        let small = (tokens * cols).div_ceil(16);
         let product = Product {
             spec,
             kernels,
             x,
-            q: Buffer::zeroed(tokens.next_multiple_of(amx::BLOCK) * cols, "probe")?,
-            d: Buffer::zeroed(small, "probe")?,
-            ds: Buffer::zeroed(small, "probe")?,
-            sum: Buffer::zeroed(small, "probe")?,
+            acts: ActBuffers::new(tokens.next_multiple_of(amx::BLOCK) * cols)?,
             out: Buffer::zeroed(tokens * matrix.panels() * LANES, "probe")?,
             scratch: (0..pool.threads()).map(|_| Mutex::default()).collect(),
             matrix,
@@ -85,43 +76,19 @@ impl Product {
         Ok(product)
     }
 
-    /// Scales of a token, and words of sums for each.
-    fn strides(&self) -> (usize, usize) {
-        match self.matrix.acts() {
-            ActKind::Q8x256 => (self.spec.cols / 256, SUM_WORDS),
-            ActKind::Q8x32 | ActKind::F32 => (self.spec.cols / 32, 1),
-        }
-    }
-
-    /// As a stage lays its input.
-    fn layout(&self) -> Layout {
-        let tiles = self.spec.tokens >= self.kernels.tiles_from && self.spec.cols.is_multiple_of(64);
-        if tiles { Layout::Tiles { tokens: self.spec.tokens } } else { Layout::Rows }
-    }
-
     fn quantize(&self) {
-        let quantize = match self.matrix.acts() {
+        let ProductSpec { cols, tokens, .. } = self.spec;
+        let kind = self.matrix.acts();
+        let quantize = match kind {
             ActKind::Q8x32 => self.kernels.quantize32,
             ActKind::Q8x256 => self.kernels.quantize256,
             ActKind::F32 => return,
         };
-        let (scales, words) = self.strides();
-        let layout = self.layout();
-        for t in 0..self.spec.tokens {
-            let (start, step) = layout.row(t, self.spec.cols);
-            let (scale, scale_step) = layout.scales(t, scales);
-            // SAFETY: row t of every buffer lies inside it; the level is available.
+        for t in 0..tokens {
+            // SAFETY: row t of the input and of the buffers lies inside them; the level is available.
             unsafe {
-                quantize(&QuantizeJob {
-                    x: self.x.ptr().add(t * self.spec.cols),
-                    k: self.spec.cols,
-                    q: self.q.ptr().add(start),
-                    step,
-                    scale_step,
-                    d: self.d.ptr().add(scale),
-                    ds: self.ds.ptr().add(scale),
-                    sum: self.sum.ptr().add(scale * words),
-                });
+                let x = self.x.ptr().add(t * cols);
+                quantize(&self.acts.row(kind, cols, t, self.kernels.layout(tokens, cols), x));
             }
         }
     }
@@ -143,18 +110,12 @@ impl Product {
 
     /// Runs the product once on all workers of the pool that it was made with.
     pub fn run(&mut self, pool: &mut Pool) -> Duration {
-        let acts = Acts {
-            q: self.q.ptr(),
-            layout: self.layout(),
-            d: self.d.ptr(),
-            ds: self.ds.ptr(),
-            sum: self.sum.ptr(),
-            x: self.x.ptr(),
-            x_stride: self.spec.cols,
-        };
+        let ProductSpec { cols, tokens, .. } = self.spec;
+        let layout = self.kernels.layout(tokens, cols);
+        let acts = self.acts.acts(self.matrix.acts(), cols, 0, layout, self.x.ptr(), cols);
         let panels = self.matrix.panels();
         let (acts, out) = (Shared(acts), Shared(Out { ptr: self.out.ptr(), stride: panels * LANES }));
-        let (matrix, scratch, tokens) = (&self.matrix, &self.scratch, self.spec.tokens);
+        let (matrix, scratch) = (&self.matrix, &self.scratch);
         let start = Instant::now();
         pool.run(|w| {
             let (acts, out) = (&acts, &out);
