@@ -15,6 +15,8 @@
 use super::vector::tanh;
 use crate::simd::{LANES, Simd};
 use minfer_ops::{ATTN_SEGMENT, KV_BLOCK};
+use std::cell::Cell;
+use std::ops::Range;
 
 /// Keys and values of one layer, head and sequence.
 #[derive(Clone, Copy)]
@@ -165,114 +167,336 @@ pub(crate) struct SegmentJob<'a> {
     pub(crate) rows: &'a [Row],
 }
 
+/// Rows that share a widened block.
+const ROWS: usize = 64;
+/// Rows from which widening a block pays: below, its values are read hardly more often than they are widened.
+const WIDE_FROM: usize = 9;
+
+thread_local! {
+    /// Room of [`Tile`].
+    static ROOM: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
 /// # Safety
 /// Pointers are valid for what the job says, all keys and values that a row sees are written, each state is used by
 /// nobody else, and the CPU has the features of `S`.
 #[inline(always)]
 pub(crate) unsafe fn segment<S: Simd, E: KvElem>(job: &SegmentJob<'_>) {
-    // SAFETY: passed on.
-    unsafe {
-        let mut rows = job.rows;
-        if S::ATTN_ROWS >= 4 {
-            while let Some((four, rest)) = rows.split_first_chunk::<4>() {
-                segment_rows::<S, E, 4>(job, four);
-                rows = rest;
+    let mut room = ROOM.take();
+    let needed = ROWS * (ATTN_SEGMENT + job.kv.dim) + KV_BLOCK * job.kv.dim;
+    if room.len() < needed {
+        room.resize(needed, 0.0);
+    }
+    for rows in job.rows.chunks(ROWS) {
+        let weights = room.as_mut_ptr();
+        // SAFETY: the room has this many floats; the rest is passed on.
+        unsafe {
+            let outs = weights.add(ROWS * ATTN_SEGMENT);
+            let wide = outs.add(ROWS * job.kv.dim);
+            let tile = Tile { job, rows, start: job.segment * ATTN_SEGMENT, weights, outs, wide };
+            if E::BYTES < F32::BYTES && rows.len() >= WIDE_FROM {
+                tile.run::<S, E, F32>();
+            } else {
+                tile.run::<S, E, E>();
             }
-            if let Some((two, rest)) = rows.split_first_chunk::<2>() {
-                segment_rows::<S, E, 2>(job, two);
-                rows = rest;
-            }
-        }
-        for row in rows {
-            segment_rows::<S, E, 1>(job, std::array::from_ref(row));
         }
     }
+    ROOM.set(room);
 }
 
-#[inline(always)]
-unsafe fn segment_rows<S: Simd, E: KvElem, const R: usize>(job: &SegmentJob<'_>, rows: &[Row; R]) {
-    let start = job.segment * ATTN_SEGMENT;
-    let from: [usize; R] = std::array::from_fn(|r| rows[r].from.max(start) - start);
-    let to: [usize; R] = std::array::from_fn(|r| rows[r].to.min(start + ATTN_SEGMENT) - start);
-    let low = *from.iter().min().unwrap_or(&0);
-    let high = *to.iter().max().unwrap_or(&0);
-    let mut p = [[0f32; ATTN_SEGMENT]; R];
-    // SAFETY: passed on; `p` holds a segment's scores per row.
-    unsafe {
-        for block in low / KV_BLOCK..high.div_ceil(KV_BLOCK) {
-            scores::<S, E, R>(
-                job,
-                rows,
-                start + block * KV_BLOCK,
-                p.each_mut().map(|p| p[block * KV_BLOCK..].as_mut_ptr()),
-            );
+/// Up to [`ROWS`] rows of a segment, block by block: each block is widened to floats once for all of them.
+struct Tile<'a> {
+    job: &'a SegmentJob<'a>,
+    rows: &'a [Row],
+    /// First position of the segment.
+    start: usize,
+    /// Scores, then weights: `[rows][ATTN_SEGMENT]`.
+    weights: *mut f32,
+    /// `[rows][dim]`.
+    outs: *mut f32,
+    /// A block of keys or values, as floats.
+    wide: *mut f32,
+}
+
+/// Calls `$f::<…, R, C>(r, …)` for all rows: R rows from `r` on, with C vectors of each in registers. Few rows on a small
+/// register file go one by one: narrow pieces of several would read the cache with gaps.
+macro_rules! for_rows {
+    ($tile:ident.$f:ident::<$S:ident, $E:ident>($($arg:expr),*)) => {{
+        let most = if $S::ATTN_ROWS >= 4 || $tile.rows.len() >= WIDE_FROM { 4 } else { 1 };
+        let mut r = 0;
+        while r < $tile.rows.len() {
+            let left = ($tile.rows.len() - r).min(most);
+            r += if left >= 4 {
+                if $S::ATTN_ROWS >= 4 {
+                    $tile.$f::<$S, $E, 4, 4>(r, $($arg),*);
+                } else {
+                    $tile.$f::<$S, $E, 4, 1>(r, $($arg),*);
+                }
+                4
+            } else if left == 3 {
+                if $S::ATTN_ROWS >= 4 {
+                    $tile.$f::<$S, $E, 3, 4>(r, $($arg),*);
+                } else {
+                    $tile.$f::<$S, $E, 3, 1>(r, $($arg),*);
+                }
+                3
+            } else if left == 2 {
+                if $S::ATTN_ROWS >= 2 {
+                    $tile.$f::<$S, $E, 2, 4>(r, $($arg),*);
+                } else {
+                    $tile.$f::<$S, $E, 2, 2>(r, $($arg),*);
+                }
+                2
+            } else {
+                $tile.$f::<$S, $E, 1, 4>(r, $($arg),*);
+                1
+            };
         }
-        let mut sums = [(0f32, 0f32); R];
-        for r in 0..R {
-            sums[r] = softmax::<S>(&mut p[r], from[r], to[r]);
+    }};
+}
+
+// SAFETY (all functions): what `segment` needs, and `E` is the type of what is read: the cache's, or floats if widened.
+impl Tile<'_> {
+    /// Positions, from the segment's start, that row `r` sees.
+    #[inline(always)]
+    fn seen(&self, r: usize) -> Range<usize> {
+        let row = &self.rows[r];
+        row.from.max(self.start) - self.start..row.to.min(self.start + ATTN_SEGMENT) - self.start
+    }
+
+    #[inline(always)]
+    unsafe fn weights(&self, r: usize) -> *mut f32 {
+        // SAFETY: there are this many rows.
+        unsafe { self.weights.add(r * ATTN_SEGMENT) }
+    }
+
+    #[inline(always)]
+    unsafe fn out(&self, r: usize) -> *mut f32 {
+        // SAFETY: there are this many rows.
+        unsafe { self.outs.add(r * self.job.kv.dim) }
+    }
+
+    /// `W` is the type in which blocks are read: `E`, or `F32` for widened ones.
+    #[inline(always)]
+    unsafe fn run<S: Simd, E: KvElem, W: KvElem>(&self) {
+        let kv = &self.job.kv;
+        let low = (0..self.rows.len()).map(|r| self.seen(r).start).min().unwrap_or(0);
+        let high = (0..self.rows.len()).map(|r| self.seen(r).end).max().unwrap_or(0);
+        let blocks = low / KV_BLOCK..high.div_ceil(KV_BLOCK);
+        let mut sums = [(0f32, 0f32); ROWS];
+        // SAFETY: passed on; blocks are whole, whatever their unwritten lanes hold.
+        unsafe {
+            for block in blocks.clone() {
+                let keys = kv.k.add(kv.block(self.start + block * KV_BLOCK) * E::BYTES);
+                let keys = self.widened::<S, E, W>(keys);
+                for_rows!(self.block_scores::<S, W>(block, keys));
+            }
+            for r in 0..self.rows.len() {
+                let Range { start, end } = self.seen(r);
+                let weights = &mut *self.weights(r).cast::<[f32; ATTN_SEGMENT]>();
+                sums[r] = softmax::<S>(weights, start, end);
+                std::ptr::write_bytes(self.out(r), 0, kv.dim);
+            }
+            for block in blocks {
+                let values = kv.v.add(kv.block(self.start + block * KV_BLOCK) * E::BYTES);
+                let values = self.widened::<S, E, W>(values);
+                for_rows!(self.block_values::<S, W>(block, values));
+            }
+            for (r, (m, l)) in sums[..self.rows.len()].iter().enumerate() {
+                merge::<S>(self.rows[r].state, self.out(r), *m, *l, kv.dim);
+            }
         }
-        // Keys that every row sees go together; those at the ends, row by row, before and after: each row still adds
-        // its own in ascending order. Rows of one token have no ends.
-        let (first, last) = (*from.iter().max().unwrap_or(&0), *to.iter().min().unwrap_or(&0));
-        let mut outs = [[0f32; MAX_DIM]; R];
-        let alone = |r: usize, range: std::ops::Range<usize>, outs: &mut [[f32; MAX_DIM]; R]| {
-            values::<S, E, 1>(job, start, range, [p[r].as_ptr()], [outs[r].as_mut_ptr()]);
-        };
-        for r in 0..R {
-            alone(r, from[r]..to[r].min(first.max(from[r])), &mut outs);
+    }
+
+    /// The block at `from` in the type `W`.
+    #[inline(always)]
+    unsafe fn widened<S: Simd, E: KvElem, W: KvElem>(&self, from: *const u8) -> *const u8 {
+        if E::BYTES == W::BYTES {
+            return from;
         }
-        if first < last {
-            let weights = p.each_ref().map(|p| p.as_ptr());
-            values::<S, E, R>(job, start, first..last, weights, outs.each_mut().map(|o| o.as_mut_ptr()));
+        // SAFETY: there is room for a block.
+        unsafe {
+            for i in (0..KV_BLOCK * self.job.kv.dim).step_by(LANES) {
+                S::store(self.wide.add(i), E::load::<S>(from.add(i * E::BYTES)));
+            }
         }
-        for r in 0..R {
-            alone(r, last.max(first).max(from[r]).min(to[r])..to[r], &mut outs);
-            merge::<S>(rows[r].state, outs[r].as_ptr(), sums[r].0, sums[r].1, job.kv.dim);
+        self.wide.cast_const().cast()
+    }
+
+    /// Scaled (and capped) scores of a block's keys that one of `R` rows sees, and of some that none does.
+    #[inline(always)]
+    unsafe fn block_scores<S: Simd, E: KvElem, const R: usize, const C: usize>(
+        &self,
+        first: usize,
+        block: usize,
+        keys: *const u8,
+    ) {
+        let at = block * KV_BLOCK;
+        let high = (first..first + R).map(|r| self.seen(r).end).max().unwrap_or(0);
+        let low = (first..first + R).map(|r| self.seen(r).start).min().unwrap_or(0);
+        if high <= at || low >= at + KV_BLOCK {
+            return;
+        }
+        let end = (high - at).min(KV_BLOCK);
+        // SAFETY: passed on.
+        unsafe {
+            let out: [*mut f32; R] = std::array::from_fn(|r| self.weights(first + r).add(at));
+            let mut key = 0;
+            while key < end {
+                let keys = keys.add(key * E::BYTES);
+                let out = out.map(|o| o.add(key));
+                key += if C >= 4 && end - key > 2 * LANES {
+                    self.scores::<S, E, R, 4>(first, keys, out);
+                    4 * LANES
+                } else if C >= 2 && end - key > LANES {
+                    self.scores::<S, E, R, 2>(first, keys, out);
+                    2 * LANES
+                } else {
+                    self.scores::<S, E, R, 1>(first, keys, out);
+                    LANES
+                };
+            }
+        }
+    }
+
+    /// Scores of `16 · C` keys.
+    #[inline(always)]
+    unsafe fn scores<S: Simd, E: KvElem, const R: usize, const C: usize>(
+        &self,
+        first: usize,
+        keys: *const u8,
+        out: [*mut f32; R],
+    ) {
+        let job = self.job;
+        // SAFETY: passed on.
+        unsafe {
+            let q: [*const f32; R] = std::array::from_fn(|r| self.rows[first + r].q);
+            let mut acc = [[S::splat(0.0); C]; R];
+            for d in 0..job.kv.dim {
+                let mut k = [S::splat(0.0); C];
+                for c in 0..C {
+                    k[c] = E::load::<S>(keys.add((d * KV_BLOCK + c * LANES) * E::BYTES));
+                }
+                for r in 0..R {
+                    let q = S::splat(*q[r].add(d));
+                    for c in 0..C {
+                        acc[r][c] = S::fma(q, k[c], acc[r][c]);
+                    }
+                }
+            }
+            for r in 0..R {
+                for c in 0..C {
+                    let mut s = S::mul(acc[r][c], S::splat(job.scale));
+                    if job.soft_cap != 0.0 {
+                        let cap = S::splat(job.soft_cap);
+                        s = S::mul(cap, tanh::<S>(S::div(s, cap)));
+                    }
+                    S::store(out[r].add(c * LANES), s);
+                }
+            }
+        }
+    }
+
+    /// Adds a block's values to `R` rows. Those that all of them see go together; those at the ends, row by row, before
+    /// and after: each row still adds its own in ascending order. Rows of one token have no ends.
+    #[inline(always)]
+    unsafe fn block_values<S: Simd, E: KvElem, const R: usize, const C: usize>(
+        &self,
+        first: usize,
+        block: usize,
+        values: *const u8,
+    ) {
+        let at = block * KV_BLOCK;
+        let seen: [Range<usize>; R] = std::array::from_fn(|r| {
+            let seen = self.seen(first + r);
+            seen.start.clamp(at, at + KV_BLOCK) - at..seen.end.clamp(at, at + KV_BLOCK) - at
+        });
+        let start = seen.iter().map(|s| s.start).max().unwrap_or(0);
+        let end = seen.iter().map(|s| s.end).min().unwrap_or(0).max(start);
+        // SAFETY: passed on; every key of the ranges is written.
+        unsafe {
+            for (r, seen) in seen.iter().enumerate() {
+                self.values::<S, E, 1, 4>(first + r, at, seen.start..seen.end.min(start), values);
+            }
+            self.values::<S, E, R, C>(first, at, start..end, values);
+            for (r, seen) in seen.iter().enumerate() {
+                self.values::<S, E, 1, 4>(first + r, at, seen.start.max(end)..seen.end, values);
+            }
+        }
+    }
+
+    /// `out[r] += Σ_j p[r][j] · v[j]` for the keys `range` of the block at `at`, in ascending order.
+    #[inline(always)]
+    unsafe fn values<S: Simd, E: KvElem, const R: usize, const C: usize>(
+        &self,
+        first: usize,
+        at: usize,
+        range: Range<usize>,
+        values: *const u8,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        let dim = self.job.kv.dim;
+        // SAFETY: passed on; channels go in steps of C vectors, then of one.
+        unsafe {
+            let mut channel = 0;
+            while channel < dim {
+                channel += if channel + C * LANES <= dim {
+                    self.channels::<S, E, R, C>(first, at, range.clone(), values, channel);
+                    C * LANES
+                } else {
+                    self.channels::<S, E, R, 1>(first, at, range.clone(), values, channel);
+                    LANES
+                };
+            }
+        }
+    }
+
+    /// [`Tile::values`] for `16 · C` channels from `channel` on.
+    #[inline(always)]
+    unsafe fn channels<S: Simd, E: KvElem, const R: usize, const C: usize>(
+        &self,
+        first: usize,
+        at: usize,
+        range: Range<usize>,
+        values: *const u8,
+        channel: usize,
+    ) {
+        // SAFETY: passed on.
+        unsafe {
+            let weights: [*const f32; R] =
+                std::array::from_fn(|r| self.weights(first + r).add(at).cast_const());
+            let out: [*mut f32; R] = std::array::from_fn(|r| self.out(first + r).add(channel));
+            let mut acc = [[S::splat(0.0); C]; R];
+            for r in 0..R {
+                for c in 0..C {
+                    acc[r][c] = S::load(out[r].add(c * LANES));
+                }
+            }
+            for j in range {
+                let mut v = [S::splat(0.0); C];
+                for c in 0..C {
+                    v[c] = E::load::<S>(values.add((j * self.job.kv.dim + channel + c * LANES) * E::BYTES));
+                }
+                for r in 0..R {
+                    let weight = S::splat(*weights[r].add(j));
+                    for c in 0..C {
+                        acc[r][c] = S::fma(weight, v[c], acc[r][c]);
+                    }
+                }
+            }
+            for r in 0..R {
+                for c in 0..C {
+                    S::store(out[r].add(c * LANES), acc[r][c]);
+                }
+            }
         }
     }
 }
 
 /// Largest supported head size.
 pub(crate) const MAX_DIM: usize = 512;
-
-/// Scaled (and capped) scores of the 64 keys of the block at position `at`.
-#[inline(always)]
-unsafe fn scores<S: Simd, E: KvElem, const R: usize>(
-    job: &SegmentJob<'_>,
-    rows: &[Row; R],
-    at: usize,
-    out: [*mut f32; R],
-) {
-    // SAFETY: the block is whole, whatever its unwritten lanes hold; the caller vouches for the rest.
-    unsafe {
-        let k = job.kv.k.add(job.kv.block(at) * E::BYTES);
-        let mut acc = [[S::splat(0.0); 4]; R];
-        for d in 0..job.kv.dim {
-            let keys: [S::F; 4] = [
-                E::load::<S>(k.add((d * KV_BLOCK) * E::BYTES)),
-                E::load::<S>(k.add((d * KV_BLOCK + 16) * E::BYTES)),
-                E::load::<S>(k.add((d * KV_BLOCK + 32) * E::BYTES)),
-                E::load::<S>(k.add((d * KV_BLOCK + 48) * E::BYTES)),
-            ];
-            for r in 0..R {
-                let q = S::splat(*rows[r].q.add(d));
-                for c in 0..4 {
-                    acc[r][c] = S::fma(q, keys[c], acc[r][c]);
-                }
-            }
-        }
-        for r in 0..R {
-            for c in 0..4 {
-                let mut s = S::mul(acc[r][c], S::splat(job.scale));
-                if job.soft_cap != 0.0 {
-                    let cap = S::splat(job.soft_cap);
-                    s = S::mul(cap, tanh::<S>(S::div(s, cap)));
-                }
-                S::store(out[r].add(c * LANES), s);
-            }
-        }
-    }
-}
 
 /// Turns the scores `from..to` into `e^{s−m}` and everything else of their vectors into 0; returns (m, l).
 #[inline(always)]
@@ -296,76 +520,6 @@ unsafe fn softmax<S: Simd>(p: &mut [f32; ATTN_SEGMENT], from: usize, to: usize) 
             S::store(p.as_mut_ptr().add(i), e);
         }
         (m, S::sum(l))
-    }
-}
-
-/// `o[r] += Σ_j p[r][j] · v[j]` for the keys `range` of the segment, in ascending order.
-#[inline(always)]
-unsafe fn values<S: Simd, E: KvElem, const R: usize>(
-    job: &SegmentJob<'_>,
-    start: usize,
-    range: std::ops::Range<usize>,
-    p: [*const f32; R],
-    out: [*mut f32; R],
-) {
-    let dim = job.kv.dim;
-    // SAFETY: every key of the range is written; channels go in steps of four vectors, then of one.
-    unsafe {
-        let mut c = 0;
-        while c < dim {
-            if c + 4 * LANES <= dim {
-                channels::<S, E, R, 4>(job, start, range.clone(), p, out.map(|o| o.add(c)), c);
-                c += 4 * LANES;
-            } else {
-                channels::<S, E, R, 1>(job, start, range.clone(), p, out.map(|o| o.add(c)), c);
-                c += LANES;
-            }
-        }
-    }
-}
-
-/// [`values`] for `16 · C` channels from `channel` on.
-#[inline(always)]
-unsafe fn channels<S: Simd, E: KvElem, const R: usize, const C: usize>(
-    job: &SegmentJob<'_>,
-    start: usize,
-    range: std::ops::Range<usize>,
-    p: [*const f32; R],
-    out: [*mut f32; R],
-    channel: usize,
-) {
-    // SAFETY: passed on.
-    unsafe {
-        let mut acc = [[S::splat(0.0); C]; R];
-        for r in 0..R {
-            for c in 0..C {
-                acc[r][c] = S::load(out[r].add(c * LANES));
-            }
-        }
-        let mut j = range.start;
-        while j < range.end {
-            let end = ((j / KV_BLOCK + 1) * KV_BLOCK).min(range.end);
-            let block = job.kv.v.add((job.kv.block(start + j) + channel) * E::BYTES);
-            for j in j..end {
-                let v = block.add(j % KV_BLOCK * job.kv.dim * E::BYTES);
-                let mut vs = [S::splat(0.0); C];
-                for c in 0..C {
-                    vs[c] = E::load::<S>(v.add(c * LANES * E::BYTES));
-                }
-                for r in 0..R {
-                    let weight = S::splat(*p[r].add(j));
-                    for c in 0..C {
-                        acc[r][c] = S::fma(weight, vs[c], acc[r][c]);
-                    }
-                }
-            }
-            j = end;
-        }
-        for r in 0..R {
-            for c in 0..C {
-                S::store(out[r].add(c * LANES), acc[r][c]);
-            }
-        }
     }
 }
 
