@@ -57,10 +57,9 @@ pub(crate) struct KvKernels {
 }
 
 impl Kernels {
-    /// How the quantized form of an input of `tokens` rows of `k` values is to lie.
-    pub(crate) fn layout(&self, tokens: usize, k: usize) -> Layout {
-        let tiles = tokens >= self.tiles_from && k.is_multiple_of(64);
-        if tiles { Layout::Tiles { tokens } } else { Layout::Rows }
+    /// How the quantized form of an input of `tokens` rows is to lie.
+    pub(crate) fn layout(&self, tokens: usize) -> Layout {
+        if tokens >= self.tiles_from { Layout::Tiles { tokens } } else { Layout::Rows }
     }
 
     /// The kernels of a cache type.

@@ -9,7 +9,7 @@ use super::{Kernels, Peak, matmul_table};
 use crate::detect::Isa;
 use crate::format::{Block32, Super256, with_formats};
 use crate::kernel::amx::{self, Shapes, TileVectors, Tiles};
-use crate::kernel::matmul::MatMul;
+use crate::kernel::matmul::{Layout, MatMul};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -34,23 +34,23 @@ impl Tiles for Unit {
         unsafe { asm!("tilezero tmm{t}", t = const T, options(nostack, preserves_flags, nomem)) }
     }
     #[inline(always)]
-    unsafe fn load<const T: u8>(&mut self, p: *const u8, stride: usize) {
+    unsafe fn load<const T: u8, const OFFSET: usize>(&mut self, p: *const u8) {
         // SAFETY: see the impl; the caller vouches for the rows.
         unsafe {
             asm!(
-                "tileloadd tmm{t}, [{p} + {s}*1]",
-                t = const T, p = in(reg) p, s = in(reg) stride,
+                "tileloadd tmm{t}, [{p} + {s}*1 + {o}]",
+                t = const T, p = in(reg) p, s = in(reg) 64usize, o = const OFFSET,
                 options(nostack, preserves_flags, readonly)
             );
         }
     }
     #[inline(always)]
-    unsafe fn store<const T: u8>(&mut self, p: *mut i32, stride: usize) {
+    unsafe fn store<const T: u8>(&mut self, p: *mut i32) {
         // SAFETY: see the impl; the caller vouches for the rows.
         unsafe {
             asm!(
                 "tilestored [{p} + {s}*1], tmm{t}",
-                t = const T, p = in(reg) p, s = in(reg) stride,
+                t = const T, p = in(reg) p, s = in(reg) 64usize,
                 options(nostack, preserves_flags)
             );
         }
@@ -90,14 +90,24 @@ impl TileVectors for Vnni {
         }
     }
     #[inline(always)]
+    unsafe fn digits(scale: __m512i) -> (__m512i, __m512i) {
+        // SAFETY: see the impl.
+        unsafe { (_mm512_and_si512(scale, _mm512_set1_epi32(7)), _mm512_srli_epi32::<3>(scale)) }
+    }
+    #[inline(always)]
+    unsafe fn times(q: __m512i, factor: __m512i) -> __m512i {
+        // SAFETY: see the impl. Two bytes at once: the lower product does not reach the upper byte.
+        unsafe { _mm512_mullo_epi16(q, _mm512_or_si512(factor, _mm512_slli_epi32::<16>(factor))) }
+    }
+    #[inline(always)]
     unsafe fn centred(q: __m512i, zero: i32) -> __m512i {
         // SAFETY: see the impl.
         unsafe { _mm512_sub_epi8(q, _mm512_set1_epi8(zero as i8)) }
     }
     #[inline(always)]
-    unsafe fn join(low: __m512i, high: __m512i) -> __m512i {
+    unsafe fn join<const SHIFT: u32>(low: __m512i, high: __m512i) -> __m512i {
         // SAFETY: see the impl.
-        unsafe { _mm512_add_epi32(low, _mm512_slli_epi32::<7>(high)) }
+        unsafe { _mm512_add_epi32(low, _mm512_slli_epi32::<SHIFT>(high)) }
     }
 }
 
@@ -108,10 +118,9 @@ macro_rules! entry {
         unsafe fn $name<F: $bound>(job: &MatMul) {
             // SAFETY: the caller keeps the kernel's contract.
             unsafe {
-                if job.tokens < amx::FROM {
-                    vnni::$name::<F>(job)
-                } else {
-                    amx::$name::<Vnni, F>(job, &mut Unit)
+                match job.acts.layout {
+                    Layout::Rows => vnni::$name::<F>(job),
+                    Layout::Tiles { .. } => amx::$name::<Vnni, F>(job, &mut Unit),
                 }
             }
         }
@@ -129,15 +138,15 @@ unsafe fn peak_dot(rounds: usize, data: *mut u8) {
     // SAFETY: two tiles of 1 KB lie in the data; the CPU has the unit.
     unsafe {
         unit.configure(&amx::FULL);
-        unit.load::<4>(data, 64);
-        unit.load::<7>(data.add(1024), 64);
+        unit.load::<4, 0>(data);
+        unit.load::<7, 1024>(data);
         for _ in 0..rounds {
             unit.dot::<0, 4, 7>();
             unit.dot::<1, 4, 7>();
             unit.dot::<2, 4, 7>();
             unit.dot::<3, 4, 7>();
         }
-        unit.store::<0>(data.cast(), 64);
+        unit.store::<0>(data.cast());
         unit.release();
     }
 }

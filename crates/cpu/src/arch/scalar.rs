@@ -271,8 +271,14 @@ impl crate::kernel::amx::TileVectors for Scalar {
     unsafe fn centred(q: [u8; 64], zero: i32) -> [u8; 64] {
         q.map(|q| q.wrapping_sub(zero as u8))
     }
-    unsafe fn join(low: I, high: I) -> I {
-        zip(low, high, |low, high| low + 128 * high)
+    unsafe fn digits(scale: I) -> (I, I) {
+        (scale.map(|s| s & 7), scale.map(|s| s >> 3))
+    }
+    unsafe fn times(q: [u8; 64], factor: I) -> [u8; 64] {
+        std::array::from_fn(|i| q[i] * u8::try_from(factor[i / 4]).expect("a byte"))
+    }
+    unsafe fn join<const SHIFT: u32>(low: I, high: I) -> I {
+        zip(low, high, |low, high| low + (high << SHIFT))
     }
 }
 

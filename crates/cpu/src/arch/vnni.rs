@@ -5,11 +5,29 @@
 
 use crate::detect::Isa;
 use crate::simd::Simd;
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// One 512-bit register.
 #[derive(Clone, Copy)]
 pub(crate) struct Vnni;
+
+/// Adds to each lane the products of two pairs of `i16`. Assembly, as the compiler makes two instructions of most of
+/// these where several follow each other.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn dpwssd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    let mut sum = acc;
+    // SAFETY: registers only; the function has the instruction's features.
+    unsafe {
+        asm!(
+            "vpdpwssd {sum}, {a}, {b}",
+            sum = inout(zmm_reg) sum, a = in(zmm_reg) a, b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sum
+}
 
 // SAFETY (all functions): the trait's contract says that the CPU has AVX-512 F/BW/DQ/VL/VNNI and that pointers are
 // valid for the bytes the name implies; all loads and stores are the unaligned forms.
@@ -37,6 +55,11 @@ impl Simd for Vnni {
         8
     }
 
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a hint; addresses are not checked.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
         // SAFETY: see the impl.
@@ -182,7 +205,7 @@ impl Simd for Vnni {
     #[inline(always)]
     unsafe fn dot_pairs(acc: __m512i, a: __m512i, b: i32) -> __m512i {
         // SAFETY: see the impl.
-        unsafe { _mm512_dpwssd_epi32(acc, a, _mm512_set1_epi32(b)) }
+        unsafe { dpwssd(acc, a, _mm512_set1_epi32(b)) }
     }
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> __m512i {

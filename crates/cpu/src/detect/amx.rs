@@ -137,11 +137,11 @@ mod x86 {
         // SAFETY: passed on; all tiles are sixteen rows of 64 bytes.
         unsafe {
             unit.configure(&FULL);
-            unit.load::<4>(a.0.as_ptr().cast(), 64);
-            unit.load::<7>(b.0.as_ptr().cast(), 64);
+            unit.load::<4, 0>(a.0.as_ptr().cast());
+            unit.load::<7, 0>(b.0.as_ptr().cast());
             unit.zero::<0>();
             unit.dot::<0, 4, 7>();
-            unit.store::<0>(c.0.as_mut_ptr().cast(), 64);
+            unit.store::<0>(c.0.as_mut_ptr().cast());
             unit.release();
         }
         (0..16).all(|m| {

@@ -55,7 +55,7 @@ impl Prepared<'_> {
         self.make();
         let x = self.x.ptr(self.x_row);
         let (kind, width) = (matrix.acts(), self.input.width);
-        let layout = self.step.kernels.layout(self.input.slots, width);
+        let layout = self.step.kernels.layout(self.input.slots);
         self.step.state.act_buffers(kind).acts(kind, width, self.slot, layout, x, self.x.stride)
     }
 
@@ -301,7 +301,7 @@ impl<'a> Step<'a> {
                 if kinds[..i].contains(kind) {
                     continue;
                 }
-                let layout = self.kernels.layout(input.slots, input.width);
+                let layout = self.kernels.layout(input.slots);
                 let job = self.state.act_buffers(*kind).row(*kind, input.width, slot, layout, x);
                 match kind {
                     ActKind::Q8x32 => (self.kernels.quantize32)(&job),

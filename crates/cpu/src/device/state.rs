@@ -120,7 +120,7 @@ impl Sizes {
             kv: pad(reserve.max_kv),
             ff,
             vocab: pad(reserve.vocab),
-            input: d_model.max(q).max(ff),
+            input: d_model.max(q).max(ff).next_multiple_of(256),
             partials,
             states: states * threads,
         }

@@ -7,6 +7,7 @@
 //! A private function needs what the function of this module that calls it needs: the CPU has the features of `S`,
 //! and pointers are valid as the job says.
 
+use super::amx::BLOCK;
 use super::gemm;
 use super::vector::SUM_WORDS;
 use crate::format::{Block32, Float, Super256};
@@ -20,19 +21,43 @@ pub(crate) const FLOAT_SEGMENT: usize = 256;
 pub(crate) enum Layout {
     /// `[tokens][k]`; scales and sums `[tokens][n]`.
     Rows,
-    /// `[tokens/16][k/64][16][64]`, as a tile unit loads them; k is a multiple of 64. Scales and sums `[n][tokens]`.
+    /// `[k/256][tokens/16][4][16][64]`, as a tile unit loads them: what it reads together lies together. Tokens are
+    /// padded to a whole [`BLOCK`](super::amx::BLOCK), k to a multiple of 256. Scales and sums `[n][tokens]`.
     Tiles {
         /// Tokens of the whole input.
         tokens: usize,
     },
 }
 
+/// Where the quantized values of a row are.
+#[derive(Clone, Copy)]
+pub(crate) struct RowPlace {
+    /// The first.
+    pub(crate) start: usize,
+    /// From one run of 64 values to the next, of the same 256.
+    pub(crate) step: usize,
+    /// From 256 values to the next.
+    pub(crate) group: usize,
+}
+
 impl Layout {
-    /// Where row `t` of `k` values starts, and the distance from one run of 64 values to the next.
-    pub(crate) fn row(self, t: usize, k: usize) -> (usize, usize) {
+    /// Where row `t` of `k` values is.
+    pub(crate) fn row(self, t: usize, k: usize) -> RowPlace {
         match self {
-            Layout::Rows => (t * k, 64),
-            Layout::Tiles { .. } => (t / 16 * 16 * k + t % 16 * 64, 16 * 64),
+            Layout::Rows => RowPlace { start: t * k, step: 64, group: 256 },
+            Layout::Tiles { tokens } => RowPlace {
+                start: t / 16 * 4096 + t % 16 * 64,
+                step: 16 * 64,
+                group: 256 * tokens.next_multiple_of(BLOCK),
+            },
+        }
+    }
+
+    /// Bytes that `rows` rows of `k` values take, the last of them row `rows - 1`.
+    pub(crate) fn bytes(self, rows: usize, k: usize) -> usize {
+        match self {
+            Layout::Rows => rows * k,
+            Layout::Tiles { tokens } => tokens.next_multiple_of(BLOCK) * k.next_multiple_of(256),
         }
     }
 

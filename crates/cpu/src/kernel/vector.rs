@@ -73,8 +73,9 @@ pub(crate) struct QuantizeJob {
     pub(crate) x: *const f32,
     pub(crate) k: usize,
     pub(crate) q: *mut i8,
-    /// Distance from one run of 64 quantized values to the next.
+    /// Distance from one run of 64 quantized values to the next of the same 256, and from 256 to the next.
     pub(crate) step: usize,
+    pub(crate) group: usize,
     /// Distance from one scale to the next, and of sums per 32 (or of [`SUM_WORDS`] of them) likewise.
     pub(crate) scale_step: usize,
     pub(crate) d: *mut f32,
@@ -98,7 +99,8 @@ pub(crate) unsafe fn quantize32<S: Simd>(job: &QuantizeJob) {
     // SAFETY: passed on.
     unsafe {
         for b in 0..job.k / 32 {
-            let (x, q) = (job.x.add(32 * b), job.q.add(b / 2 * job.step + b % 2 * 32));
+            let (x, q) =
+                (job.x.add(32 * b), job.q.add(b / 8 * job.group + b % 8 / 2 * job.step + b % 2 * 32));
             let (low, high) = (S::load(x), S::load(x.add(LANES)));
             let (d, inverse) = scale(S::largest(S::max_abs(low, high)));
             S::store_i8(q, S::mul(low, S::splat(inverse)));
@@ -121,7 +123,7 @@ pub(crate) unsafe fn quantize256<S: Simd>(job: &QuantizeJob) {
     unsafe {
         for g in 0..job.k / 256 {
             let x = job.x.add(256 * g);
-            let q = |i: usize| job.q.add((4 * g + i / 64) * job.step + i % 64);
+            let q = |i: usize| job.q.add(g * job.group + i / 64 * job.step + i % 64);
             let mut amax = S::splat(0.0);
             for i in (0..256).step_by(LANES) {
                 amax = S::max_abs(amax, S::load(x.add(i)));

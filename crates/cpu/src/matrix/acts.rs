@@ -1,6 +1,6 @@
 //! Quantized activations: their forms, and where each row of a batch is written and read.
 
-use crate::kernel::matmul::{Acts, Layout};
+use crate::kernel::matmul::{Acts, Layout, RowPlace};
 use crate::kernel::vector::{QuantizeJob, SUM_WORDS};
 use crate::mem::Buffer;
 use minfer_ops::DeviceError;
@@ -25,7 +25,7 @@ pub(crate) struct ActBuffers {
 }
 
 impl ActBuffers {
-    /// Room for `values` values in all: tokens, in whole tiles where there are tiles, times the widest input.
+    /// Room for `values` values in all: [`Layout::bytes`] of the widest input.
     ///
     /// # Errors
     /// No memory.
@@ -58,17 +58,17 @@ impl ActBuffers {
             ActKind::Q8x256 => (k / 256, SUM_WORDS),
             ActKind::Q8x32 | ActKind::F32 => (k / 32, 1),
         };
-        assert!((t + 1) * k <= self.q.len());
-        let (start, step) = layout.row(t, k);
+        assert!(layout.bytes(t + 1, k) <= self.q.len());
+        let RowPlace { start, step, group } = layout.row(t, k);
         let (scale, scale_step) = layout.scales(t, scales);
-        // SAFETY: row `t` of width k ends inside `q` (whose rows are whole tiles where there are tiles), and the others
-        // hold a value per 16 of `q`.
+        // SAFETY: row `t` of width k lies inside `q`, and the others hold a value per 16 of `q`.
         unsafe {
             QuantizeJob {
                 x,
                 k,
                 q: self.q.ptr().add(start),
                 step,
+                group,
                 scale_step,
                 d: self.d.ptr().add(scale),
                 ds: self.ds.ptr().add(scale),

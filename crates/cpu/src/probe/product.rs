@@ -67,7 +67,7 @@ impl Product {
             spec,
             kernels,
             x,
-            acts: ActBuffers::new(tokens.next_multiple_of(amx::BLOCK) * cols)?,
+            acts: ActBuffers::new(tokens.next_multiple_of(amx::BLOCK) * cols.next_multiple_of(256))?,
             out: Buffer::zeroed(tokens * matrix.panels() * LANES, "probe")?,
             scratch: (0..pool.threads()).map(|_| Mutex::default()).collect(),
             matrix,
@@ -88,7 +88,7 @@ impl Product {
             // SAFETY: row t of the input and of the buffers lies inside them; the level is available.
             unsafe {
                 let x = self.x.ptr().add(t * cols);
-                quantize(&self.acts.row(kind, cols, t, self.kernels.layout(tokens, cols), x));
+                quantize(&self.acts.row(kind, cols, t, self.kernels.layout(tokens), x));
             }
         }
     }
@@ -111,7 +111,7 @@ impl Product {
     /// Runs the product once on all workers of the pool that it was made with.
     pub fn run(&mut self, pool: &mut Pool) -> Duration {
         let ProductSpec { cols, tokens, .. } = self.spec;
-        let layout = self.kernels.layout(tokens, cols);
+        let layout = self.kernels.layout(tokens);
         let acts = self.acts.acts(self.matrix.acts(), cols, 0, layout, self.x.ptr(), cols);
         let panels = self.matrix.panels();
         let (acts, out) = (Shared(acts), Shared(Out { ptr: self.out.ptr(), stride: panels * LANES }));

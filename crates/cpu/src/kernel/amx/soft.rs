@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::arch::scalar::Scalar;
-use crate::format::with_formats;
+use crate::format::{Block32, Super256, with_formats};
 use crate::kernel::matmul::MatMulFn;
 
 /// Eight registers of sixteen rows of 64 bytes.
@@ -34,20 +34,20 @@ impl Tiles for Soft {
     unsafe fn zero<const T: u8>(&mut self) {
         self.registers[usize::from(T)] = [[0; 64]; 16];
     }
-    unsafe fn load<const T: u8>(&mut self, p: *const u8, stride: usize) {
+    unsafe fn load<const T: u8, const OFFSET: usize>(&mut self, p: *const u8) {
         let (rows, bytes) = self.shape(T);
         self.registers[usize::from(T)] = [[0; 64]; 16];
         for r in 0..rows {
             // SAFETY: the trait's contract.
-            let row = unsafe { std::slice::from_raw_parts(p.add(r * stride), bytes) };
+            let row = unsafe { std::slice::from_raw_parts(p.add(OFFSET + 64 * r), bytes) };
             self.registers[usize::from(T)][r][..bytes].copy_from_slice(row);
         }
     }
-    unsafe fn store<const T: u8>(&mut self, p: *mut i32, stride: usize) {
+    unsafe fn store<const T: u8>(&mut self, p: *mut i32) {
         let (rows, bytes) = self.shape(T);
         for r in 0..rows {
             // SAFETY: the trait's contract.
-            let row = unsafe { std::slice::from_raw_parts_mut(p.cast::<u8>().add(r * stride), bytes) };
+            let row = unsafe { std::slice::from_raw_parts_mut(p.cast::<u8>().add(64 * r), bytes) };
             row.copy_from_slice(&self.registers[usize::from(T)][r][..bytes]);
         }
     }

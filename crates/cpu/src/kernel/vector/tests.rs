@@ -105,7 +105,7 @@ fn quantized(kernels: &crate::arch::Kernels, block: usize, x: &[f32]) -> Quantiz
     let mut out =
         Quantized { q: vec![99; k], d: vec![7.0; k / block], ds: vec![7.0; k / 32], sum: vec![99; sums] };
     let (q, d, ds, sum) = (out.q.as_mut_ptr(), out.d.as_mut_ptr(), out.ds.as_mut_ptr(), out.sum.as_mut_ptr());
-    let job = QuantizeJob { x: x.as_ptr(), k, q, step: 64, scale_step: 1, d, ds, sum };
+    let job = QuantizeJob { x: x.as_ptr(), k, q, step: 64, group: 256, scale_step: 1, d, ds, sum };
     // SAFETY: the outputs are as long as the job says; the level is available.
     unsafe { if block == 32 { (kernels.quantize32)(&job) } else { (kernels.quantize256)(&job) } };
     out
