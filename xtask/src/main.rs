@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a developer")]
 
 mod bench;
+mod cross;
 mod golden;
 mod tidy;
 mod wide;
@@ -15,6 +16,7 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
 
   tidy                               check the rules of ARCHITECTURE.md that a program can check
+  cross-isa [CPU]                    test the kernels under qemu-user, on x86-64 and aarch64 processors of several ages
   golden                             list the golden data and how each is made again
   wide [BINARY]                      check that instructions beyond x86-64's base are in guarded functions only
   bench record [--machine NAME] [-- BENCH ARGUMENTS]
@@ -39,6 +41,8 @@ fn task(args: &[&str]) -> Result<()> {
     let root = root()?;
     match args {
         ["tidy"] => tidy::run(&root),
+        ["cross-isa"] => cross::run(&root, None),
+        ["cross-isa", processor] => cross::run(&root, Some(processor)),
         ["golden"] => golden::run(&root),
         ["wide"] => wide::run(&root, None),
         ["wide", binary] => wide::run(&root, Some(binary)),

@@ -7,6 +7,10 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avxvnni;
+#[cfg(target_arch = "aarch64")]
+mod dotprod;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
@@ -83,6 +87,10 @@ pub(crate) fn kernels(isa: Isa) -> &'static Kernels {
         Isa::AvxVnni => &avxvnni::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Dotprod => &dotprod::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon::KERNELS,
         _ => &scalar::KERNELS,
     }
 }

@@ -19,11 +19,16 @@ pub enum Isa {
     Vnni,
     /// The same with AMX-INT8 for products of many tokens.
     Amx,
+    /// aarch64 NEON, which every aarch64 has.
+    Neon,
+    /// aarch64 NEON with the dot product of Armv8.2.
+    Dotprod,
 }
 
 impl Isa {
     /// All levels, ascending.
-    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Vnni, Isa::Amx];
+    pub const ALL: [Isa; 7] =
+        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Vnni, Isa::Amx, Isa::Neon, Isa::Dotprod];
 
     /// Whether this machine has the level (asked of the CPU itself, once; never of its model name).
     pub fn available(self) -> bool {
@@ -48,7 +53,10 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Vnni.available() && amx::usable().is_ok(),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod => Isa::Neon.available() && std::arch::is_aarch64_feature_detected!("dotprod"),
             _ => false,
         }
     }
@@ -66,6 +74,8 @@ impl Isa {
             Isa::AvxVnni => "avxvnni",
             Isa::Vnni => "vnni",
             Isa::Amx => "amx",
+            Isa::Neon => "neon",
+            Isa::Dotprod => "dotprod",
         }
     }
 }
@@ -78,7 +88,7 @@ impl fmt::Display for Isa {
 
 /// A name that is no [`Isa`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set `{0}`; known: scalar, avx2, avxvnni, vnni, amx")]
+#[error("unknown instruction set `{0}`; known: {known}", known = Isa::ALL.map(Isa::name).join(", "))]
 pub struct UnknownIsa(pub String);
 
 impl FromStr for Isa {
@@ -182,6 +192,16 @@ mod tests {
             assert_eq!(isa.name().parse(), Ok(isa));
         }
         assert_eq!("mmx".parse::<Isa>(), Err(UnknownIsa("mmx".into())));
-        assert!(Isa::best().available());
+    }
+
+    /// `cargo xtask cross-isa` reads what this prints, and knows what it must be.
+    #[test]
+    #[allow(clippy::print_stdout, reason = "read by a program")]
+    fn the_best_level_is_the_last_of_those_there_are() {
+        let levels = Host::levels();
+        println!("levels: {}", levels.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(" "));
+        assert_eq!(levels.first(), Some(&Isa::Scalar));
+        assert_eq!(levels.last(), Some(&Isa::best()));
+        assert!(levels.is_sorted());
     }
 }
