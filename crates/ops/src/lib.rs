@@ -17,9 +17,12 @@
 //! The bits of a token's KV entries and logits depend on its own prefix alone, never on the other tokens of the
 //! batch, on how the prompt was cut into steps, or on the number of threads.
 
+mod check;
+
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use check::{at_most_reserved, expect_reserved};
 pub use minfer_gguf::{GgmlType, SharedBytes};
 
 /// Tokens of one KV block, on every device.

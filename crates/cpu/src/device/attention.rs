@@ -43,8 +43,11 @@ impl CpuDevice {
             .state
             .as_ref()
             .ok_or_else(|| DeviceError::Fault("a step before memory was reserved".into()))?;
-        state.check_slot(spec.kv, spec.heads)?;
-        check_window(state, spec)?;
+        state.reserve.check_slot(spec.kv, spec.heads)?;
+        for span in &state.spans {
+            let (first_block, _) = span.tables[spec.kv.group];
+            spec.check_window(span.position, span.len, first_block)?;
+        }
         let width = state.reserve.max_q;
         let attention = Attention {
             kernels: self.kernels,
@@ -59,25 +62,6 @@ impl CpuDevice {
         self.pool.run(|w| if few { attention.by_segment(w, most) } else { attention.by_tokens(w) });
         Ok(())
     }
-}
-
-/// Refuses spans whose tables begin after the first position that they see.
-fn check_window(state: &State, spec: &AttentionSpec) -> Result<(), DeviceError> {
-    if spec.window == Some(0) {
-        return Err(DeviceError::Fault("an attention window of no positions".into()));
-    }
-    for span in state.spans.iter().filter(|span| span.len > 0) {
-        let (first_block, _) = span.tables[spec.kv.group];
-        let from = Seen::of(span.position, spec.window).from;
-        if from < first_block * KV_BLOCK {
-            let kept = first_block * KV_BLOCK;
-            return Err(DeviceError::Fault(format!(
-                "position {} sees {from}, kept from {kept} on",
-                span.position
-            )));
-        }
-    }
-    Ok(())
 }
 
 impl Attention<'_> {

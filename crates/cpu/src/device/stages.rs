@@ -99,7 +99,7 @@ impl CpuDevice {
 
     pub(super) fn run_embed(&mut self, table: &Matrix, scale: f32) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
-        step.state.expect("columns of the embedding", step.state.reserve.d_model, table.cols)?;
+        expect_reserved("columns of the embedding", step.state.reserve.d_model, table.cols)?;
         if table.rows < step.state.reserve.vocab {
             let (rows, vocab) = (table.rows, step.state.reserve.vocab);
             return Err(DeviceError::Fault(format!(
@@ -124,8 +124,8 @@ impl CpuDevice {
     pub(super) fn run_attn_in(&mut self, stage: &AttnIn) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
         let state = step.state;
-        state.check_slot(stage.kv, stage.heads)?;
-        state.expect("columns of q, k and v", state.reserve.d_model, stage.q.matrix.cols)?;
+        state.reserve.check_slot(stage.kv, stage.heads)?;
+        expect_reserved("columns of q, k and v", state.reserve.d_model, stage.q.matrix.cols)?;
         if stage.rope.is_some_and(|rope| rope >= state.ropes.len()) {
             return Err(DeviceError::Fault("a stage was loaded after memory was reserved".into()));
         }
@@ -172,8 +172,8 @@ impl CpuDevice {
     pub(super) fn run_attn_out(&mut self, stage: &AttnOut) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
         let reserve = &step.state.reserve;
-        step.state.expect("rows of the projection", reserve.d_model, stage.proj.matrix.rows)?;
-        step.state.at_most("columns of the projection", reserve.max_q, stage.proj.matrix.cols)?;
+        expect_reserved("rows of the projection", reserve.d_model, stage.proj.matrix.rows)?;
+        at_most_reserved("columns of the projection", reserve.max_q, stage.proj.matrix.cols)?;
         let attn = State::rows(&step.state.attn, reserve.max_q);
         pool.run(|w| {
             let width = stage.proj.matrix.cols;
@@ -188,9 +188,9 @@ impl CpuDevice {
     pub(super) fn run_ffn(&mut self, stage: &Ffn) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
         let state = step.state;
-        state.expect("columns of gate and up", state.reserve.d_model, stage.up.matrix.cols)?;
-        state.expect("rows of down", state.reserve.d_model, stage.down.matrix.rows)?;
-        state.at_most("columns of down", state.reserve.max_ff, stage.down.matrix.cols)?;
+        expect_reserved("columns of gate and up", state.reserve.d_model, stage.up.matrix.cols)?;
+        expect_reserved("rows of down", state.reserve.d_model, stage.down.matrix.rows)?;
+        at_most_reserved("columns of down", state.reserve.max_ff, stage.down.matrix.cols)?;
         let gate = State::rows(&state.gate, state.reserve.max_ff);
         let up = State::rows(&state.up, state.reserve.max_ff);
         pool.run(|w| {
@@ -220,8 +220,8 @@ impl CpuDevice {
         let (pool, step) = self.split()?;
         let state = step.state;
         let (matrix, bias) = stage.matrix();
-        state.expect("columns of the head", state.reserve.d_model, matrix.cols)?;
-        state.expect("rows of the head", state.reserve.vocab, matrix.rows)?;
+        expect_reserved("columns of the head", state.reserve.d_model, matrix.cols)?;
+        expect_reserved("rows of the head", state.reserve.vocab, matrix.rows)?;
         let logits = State::rows(&state.logits, state.reserve.vocab);
         pool.run(|w| {
             let slots = state.outputs.len();

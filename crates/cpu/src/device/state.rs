@@ -220,7 +220,7 @@ impl State {
 
     /// Takes over the tokens of a step.
     pub(super) fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        self.check(batch)?;
+        self.reserve.check_batch(batch)?;
         self.tokens.clear();
         self.tokens.extend_from_slice(batch.tokens);
         self.outputs.clear();
@@ -242,76 +242,6 @@ impl State {
         Ok(())
     }
 
-    /// Refuses a stage that is not of the size that memory was reserved for.
-    pub(super) fn expect(&self, what: &str, reserved: usize, found: usize) -> Result<(), DeviceError> {
-        if found == reserved {
-            Ok(())
-        } else {
-            Err(DeviceError::Fault(format!("{found} {what}; reserved {reserved}")))
-        }
-    }
-
-    /// Likewise, for an upper bound.
-    pub(super) fn at_most(&self, what: &str, reserved: usize, found: usize) -> Result<(), DeviceError> {
-        self.expect(what, reserved, found.max(reserved))
-    }
-
-    /// Refuses a layer that the cache does not have, or has with other heads.
-    pub(super) fn check_slot(&self, slot: KvSlot, heads: Heads) -> Result<(), DeviceError> {
-        self.at_most("channels of all query heads", self.reserve.max_q, heads.q * heads.dim)?;
-        self.at_most("channels of all key heads", self.reserve.max_kv, heads.kv * heads.dim)?;
-        let fits = |group: &KvGroup| {
-            let Heads { q, kv, dim } = group.heads;
-            slot.layer < group.layers && kv == heads.kv && dim == heads.dim && heads.q <= q
-        };
-        match self.kv.get(slot.group) {
-            Some(store) if fits(&store.group) => Ok(()),
-            Some(store) => {
-                Err(DeviceError::Fault(format!("layer {} of {heads:?} in {:?}", slot.layer, store.group)))
-            }
-            None => Err(DeviceError::Fault(format!("cache group {} of {}", slot.group, self.kv.len()))),
-        }
-    }
-
-    /// Refuses a batch that would make a kernel read or write outside its memory.
-    fn check(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        let fault = |what: String| Err(DeviceError::Fault(what));
-        let (tokens, outputs) = (batch.tokens.len(), batch.outputs.len());
-        if tokens > self.reserve.max_tokens || outputs > self.reserve.max_outputs {
-            let (t, o) = (self.reserve.max_tokens, self.reserve.max_outputs);
-            return fault(format!("a step of {tokens} tokens and {outputs} outputs; reserved {t} and {o}"));
-        }
-        if let Some(id) = batch.tokens.iter().find(|id| **id as usize >= self.reserve.vocab) {
-            return fault(format!("token {id} of a vocabulary of {}", self.reserve.vocab));
-        }
-        if let Some(output) = batch.outputs.iter().find(|o| **o as usize >= tokens) {
-            return fault(format!("output {output} of a step of {tokens} tokens"));
-        }
-        let mut next = 0;
-        for span in batch.spans {
-            if span.start != next || span.tables.len() != self.kv.len() {
-                return fault(format!("a span at token {} with {} tables", span.start, span.tables.len()));
-            }
-            next = next.saturating_add(span.len);
-            for (table, store) in span.tables.iter().zip(&self.kv) {
-                let covered = table.first.saturating_add(table.blocks.len()).checked_mul(KV_BLOCK);
-                let end = span.position.checked_add(span.len);
-                let inside = end.zip(covered).is_some_and(|(end, covered)| end <= covered);
-                if !inside || table.first * KV_BLOCK > span.position {
-                    return fault(format!("positions {}+{} outside their blocks", span.position, span.len));
-                }
-                let exist = store.group.blocks;
-                if table.blocks.len() > exist {
-                    return fault(format!("{} blocks of a cache of {exist}", table.blocks.len()));
-                }
-                if let Some(block) = table.blocks.iter().find(|b| **b as usize >= exist) {
-                    return fault(format!("block {block} of a cache of {exist} blocks"));
-                }
-            }
-        }
-        if next != tokens { fault(format!("spans of {next} tokens in a step of {tokens}")) } else { Ok(()) }
-    }
-
     /// Position of token `t` of the step.
     pub(super) fn position(&self, t: usize) -> usize {
         let span = &self.spans[self.span_of[t] as usize];
@@ -319,7 +249,7 @@ impl State {
     }
 
     pub(super) fn read_logits(&self, out: &mut [f32]) -> Result<(), DeviceError> {
-        self.expect("logits asked", self.outputs.len() * self.reserve.vocab, out.len())?;
+        expect_reserved("logits asked", self.outputs.len() * self.reserve.vocab, out.len())?;
         let stride = self.reserve.vocab.next_multiple_of(LANES);
         let rows = self.logits.as_slice().chunks_exact(stride);
         for (out, row) in out.chunks_exact_mut(self.reserve.vocab).zip(rows).take(self.outputs.len()) {
@@ -329,7 +259,7 @@ impl State {
     }
 
     pub(super) fn read_hidden(&self, out: &mut [f32]) -> Result<(), DeviceError> {
-        self.expect("hidden values asked", self.outputs.len() * self.reserve.d_model, out.len())?;
+        expect_reserved("hidden values asked", self.outputs.len() * self.reserve.d_model, out.len())?;
         let rows = self.input.as_slice().chunks_exact(self.d_model());
         for (out, row) in out.chunks_exact_mut(self.reserve.d_model).zip(rows).take(self.outputs.len()) {
             out.copy_from_slice(&row[..self.reserve.d_model]);
