@@ -3,6 +3,7 @@
 
 mod bench;
 mod cross;
+mod cuda;
 mod golden;
 mod tidy;
 mod wide;
@@ -23,6 +24,8 @@ usage: cargo xtask TASK
                                      run `minfer bench -o json` and keep the rows in bench/records/
   bench compare OLD.json NEW.json [--bar PERCENT]
                                      compare two records; fails if a test became slower than the bar (default 3)
+  cuda-toolkit                       install nvcc below target/, for builds with --features cuda
+  cuda-ledger                        compile the kernels and write their registers and spills to crates/cuda/ledger.toml
 ";
 
 fn main() -> ExitCode {
@@ -48,6 +51,8 @@ fn task(args: &[&str]) -> Result<()> {
         ["wide", binary] => wide::run(&root, Some(binary)),
         ["bench", "record", rest @ ..] => bench::record(&root, rest),
         ["bench", "compare", rest @ ..] => bench::compare(rest),
+        ["cuda-toolkit"] => cuda::toolkit(&root),
+        ["cuda-ledger"] => cuda::ledger(&root),
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");
             Ok(())

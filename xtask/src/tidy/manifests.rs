@@ -12,11 +12,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("minfer-ops", &["minfer-gguf"]),
     ("minfer-tokenizer", &["minfer-gguf"]),
     ("minfer-cpu", &["minfer-gguf", "minfer-ops"]),
+    ("minfer-cuda", &["minfer-gguf", "minfer-ops"]),
     ("minfer-engine", &[]),
-    ("minfer-model", &["minfer-gguf", "minfer-ops", "minfer-cpu", "minfer-engine"]),
+    ("minfer-model", &["minfer-gguf", "minfer-ops", "minfer-cpu", "minfer-cuda", "minfer-engine"]),
     (
         "minfer",
-        &["minfer-gguf", "minfer-ops", "minfer-tokenizer", "minfer-cpu", "minfer-engine", "minfer-model"],
+        &[
+            "minfer-gguf",
+            "minfer-ops",
+            "minfer-tokenizer",
+            "minfer-cpu",
+            "minfer-cuda",
+            "minfer-engine",
+            "minfer-model",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -1,0 +1,91 @@
+// What every kernel shares. Compiled with -fmad=false: what is written is what is computed; a fused multiply-add is
+// asked for by name, so that two kernels that write the same formula have the same bits.
+#pragma once
+#include <cstdint>
+#include <cuda_fp16.h>
+
+// Lanes of a warp.
+constexpr int WARP = 32;
+
+// Keys of one attention segment and tokens of one cache block; the same constants as in minfer-ops.
+constexpr int ATTN_SEGMENT = 256;
+constexpr int KV_BLOCK = 64;
+
+// D += A · B: 16×16 halves (row) by 16×8 halves (column), floats. Lane l = 4g + t holds
+// a[0]: row g, k 2t, 2t+1; a[1]: row g+8; a[2], a[3]: the same rows, k + 8;
+// b[0]: k 2t, 2t+1 of column g; b[1]: k + 8; d[0], d[1]: row g, columns 2t, 2t+1; d[2], d[3]: row g + 8.
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Four 8×8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row)));
+}
+
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row)));
+}
+
+__device__ __forceinline__ uint32_t as_u32(half2 h) { return *reinterpret_cast<uint32_t*>(&h); }
+
+// Sum over a warp: a butterfly, so all lanes have it, and its order is fixed.
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int d = WARP / 2; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);
+    return v;
+}
+
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+    for (int d = WARP / 2; d > 0; d /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, d));
+    return v;
+}
+
+// Sum over a block of WARPS warps: warps in ascending order. All threads have it. `shared` holds WARPS floats.
+template <int WARPS>
+__device__ __forceinline__ float block_sum(float v, float* shared) {
+    v = warp_sum(v);
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = v;
+    __syncthreads();
+    float sum = shared[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; ++w) sum += shared[w];
+    return sum;
+}
+
+template <int WARPS>
+__device__ __forceinline__ float block_max(float v, float* shared) {
+    v = warp_max(v);
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = v;
+    __syncthreads();
+    float most = shared[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; ++w) most = fmaxf(most, shared[w]);
+    return most;
+}
+
+// The power of two that brings values of magnitude up to `most` below 2^15, in the upper half of that range: halves
+// then lose nothing to their range down to 2^-29 of the largest value. 1 for a row of zeros, infinities or NaN.
+__device__ __forceinline__ float row_scale(float most) {
+    if (!(most > 0.0f) || most > 3.4e38f) return 1.0f;
+    int exponent = ilogbf(most);  // most in [2^exponent, 2^(exponent + 1))
+    int e = min(max(14 - exponent, -126), 126);
+    return __int_as_float((e + 127) << 23);
+}
+
+// 1 / s of a power of two: exact.
+__device__ __forceinline__ float inverse_power(float s) { return __int_as_float((254 << 23) - __float_as_int(s)); }

@@ -1,0 +1,50 @@
+// What all matrix products share: the profile's order of addition, and what happens to a finished sum.
+//
+// y[t][n] = Σ_k w[n][k] · x[t][k], w and x in half precision, each times a power of two. A *segment* of K is one chain
+// of m16n8k16 tensor-core steps over ascending k, from zero; segments are added in ascending order. `segment` is a
+// function of K alone (see minfer_cuda's `k_segment`), so every kernel that computes a product gives it the same bits,
+// for one token or many.
+#pragma once
+#include "common.cuh"
+
+enum class Finish : int {
+    Store = 0,     // out = y
+    Residual = 1,  // out = out + factor · y
+    Logits = 2,    // out = soft_cap(factor · y)
+};
+
+struct MatmulArgs {
+    const uint8_t* w;      // the matrix in its layout
+    const half* x;         // [tokens][x_stride], zero from `cols` to the next multiple of 64
+    const float* x_unscale;  // [tokens]: what undoes each row's power of two
+    const float* bias;     // [rows], or null
+    float* out;            // [tokens][out_stride]
+    uint64_t row_bytes;
+    int rows;
+    int cols;
+    int x_stride;
+    int out_stride;
+    int tokens;
+    int segment;  // a multiple of 64
+    float w_scale;
+    float w_unscale;
+    int finish;
+    float factor;
+    float soft_cap;  // 0: none
+};
+
+__device__ __forceinline__ void finish_one(const MatmulArgs& a, int token, int row, float sum) {
+    // Both are powers of two.
+    float y = sum * (a.w_unscale * a.x_unscale[token]);
+    if (a.bias) y += a.bias[row];
+    float* out = a.out + static_cast<size_t>(token) * a.out_stride + row;
+    switch (static_cast<Finish>(a.finish)) {
+        case Finish::Store: *out = y; break;
+        case Finish::Residual: *out = *out + a.factor * y; break;
+        case Finish::Logits:
+            y *= a.factor;
+            if (a.soft_cap > 0.0f) y = a.soft_cap * tanhf(y / a.soft_cap);
+            *out = y;
+            break;
+    }
+}

@@ -1,0 +1,180 @@
+//! Parameters of the kernels, field by field as the structs of `csrc/` have them. Addresses are of the GPU; 0 is none.
+
+use bytemuck::Pod;
+
+use crate::driver::Buffer;
+
+/// An address on the GPU.
+pub(crate) type Address = u64;
+
+/// Address of value `at` of a buffer.
+pub(crate) fn at<T: Pod>(buffer: &Buffer<T>, at: usize) -> Address {
+    buffer.address() + (at * size_of::<T>()) as u64
+}
+
+/// `enum class Finish`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Finish {
+    Store,
+    Residual { factor: f32 },
+    Logits { factor: f32, soft_cap: Option<f32> },
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct MatmulArgs {
+    pub(crate) w: Address,
+    pub(crate) x: Address,
+    pub(crate) x_unscale: Address,
+    pub(crate) bias: Address,
+    pub(crate) out: Address,
+    pub(crate) row_bytes: u64,
+    pub(crate) rows: i32,
+    pub(crate) cols: i32,
+    pub(crate) x_stride: i32,
+    pub(crate) out_stride: i32,
+    pub(crate) tokens: i32,
+    pub(crate) segment: i32,
+    pub(crate) w_scale: f32,
+    pub(crate) w_unscale: f32,
+    pub(crate) finish: i32,
+    pub(crate) factor: f32,
+    pub(crate) soft_cap: f32,
+}
+
+#[repr(C)]
+pub(crate) struct EmbedArgs {
+    pub(crate) table: Address,
+    pub(crate) tokens: Address,
+    pub(crate) x: Address,
+    pub(crate) row_bytes: u64,
+    pub(crate) cols: i32,
+    pub(crate) scale: f32,
+}
+
+#[repr(C)]
+pub(crate) struct BoundArgs {
+    pub(crate) w: Address,
+    pub(crate) most: Address,
+    pub(crate) row_bytes: u64,
+    pub(crate) rows: i32,
+    pub(crate) cols: i32,
+}
+
+/// `NormArgs` of `csrc/rows.cu`; kind 0 is none.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct NormArgs {
+    pub(crate) weight: Address,
+    pub(crate) bias: Address,
+    pub(crate) eps: f32,
+    pub(crate) kind: i32,
+}
+
+#[repr(C)]
+pub(crate) struct PrepareArgs {
+    pub(crate) x: Address,
+    pub(crate) other: Address,
+    pub(crate) gather: Address,
+    pub(crate) out: Address,
+    pub(crate) unscale: Address,
+    pub(crate) plain: Address,
+    pub(crate) norm: NormArgs,
+    pub(crate) act: i32,
+    pub(crate) n: i32,
+    pub(crate) x_stride: i32,
+    pub(crate) out_stride: i32,
+}
+
+#[repr(C)]
+pub(crate) struct NormRowsArgs {
+    pub(crate) x: Address,
+    pub(crate) out: Address,
+    pub(crate) norm: NormArgs,
+    pub(crate) add: i32,
+    pub(crate) factor: f32,
+    pub(crate) n: i32,
+    pub(crate) x_stride: i32,
+    pub(crate) out_stride: i32,
+}
+
+#[repr(C)]
+pub(crate) struct RopeArgs {
+    pub(crate) inv_freq: Address,
+    pub(crate) position: Address,
+    pub(crate) table: Address,
+    pub(crate) magnitude: f32,
+    pub(crate) pairs: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Spans {
+    pub(crate) span_of: Address,
+    pub(crate) position: Address,
+    pub(crate) start: Address,
+    pub(crate) len: Address,
+    pub(crate) first_block: Address,
+    pub(crate) table: Address,
+    pub(crate) blocks: Address,
+    pub(crate) spans: u32,
+    pub(crate) groups: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct HeadNormArgs {
+    pub(crate) weight: Address,
+    pub(crate) bias: Address,
+    pub(crate) eps: f32,
+    pub(crate) kind: i32,
+    /// Values from one head's weights to the next one's; 0 if all share them.
+    pub(crate) stride: i32,
+}
+
+#[repr(C)]
+pub(crate) struct HeadsArgs {
+    pub(crate) q: Address,
+    pub(crate) k: Address,
+    pub(crate) v: Address,
+    pub(crate) q16: Address,
+    pub(crate) q_unscale: Address,
+    pub(crate) k_cache: Address,
+    pub(crate) v_cache: Address,
+    pub(crate) angles: Address,
+    pub(crate) q_norm: HeadNormArgs,
+    pub(crate) k_norm: HeadNormArgs,
+    pub(crate) spans: Spans,
+    pub(crate) group: i32,
+    pub(crate) q_heads: i32,
+    pub(crate) kv_heads: i32,
+    pub(crate) dim: i32,
+    pub(crate) pairs: i32,
+    pub(crate) style: i32,
+}
+
+#[repr(C)]
+pub(crate) struct AttentionArgs {
+    pub(crate) q: Address,
+    pub(crate) q_unscale: Address,
+    pub(crate) k: Address,
+    pub(crate) v: Address,
+    pub(crate) out: Address,
+    pub(crate) partial: Address,
+    pub(crate) spans: Spans,
+    pub(crate) group: i32,
+    pub(crate) q_heads: i32,
+    pub(crate) kv_heads: i32,
+    pub(crate) dim: i32,
+    pub(crate) scale: f32,
+    pub(crate) soft_cap: f32,
+    pub(crate) window: i32,
+    pub(crate) max_segments: i32,
+}
+
+#[repr(C)]
+pub(crate) struct ProbeArgs {
+    pub(crate) data: Address,
+    pub(crate) sink: Address,
+    pub(crate) count: u64,
+}

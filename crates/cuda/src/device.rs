@@ -1,0 +1,284 @@
+//! An NVIDIA GPU as a [`minfer_ops::Device`].
+
+mod load;
+mod probe;
+mod stages;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use crate::args::{Address, NormArgs, at};
+use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, Unavailable};
+use crate::kernels::Kernels;
+use crate::matrix::Matrix;
+use minfer_ops::*;
+use state::State;
+use std::sync::Arc;
+
+/// How to set a GPU up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaOptions {
+    /// Number of the GPU.
+    pub gpu: usize,
+}
+
+/// A GPU that runs a decoder.
+pub struct CudaDevice {
+    // Dropped in this order: what holds memory and modules before the stream and the context.
+    state: Option<State>,
+    ropes: Vec<LoadedRope>,
+    common: Common,
+    kernels: Kernels,
+    gpu: Gpu,
+}
+
+/// Kernels that do not depend on a type of weights.
+#[derive(Clone, Copy)]
+struct Common {
+    prepare_rows: Kernel,
+    norm_rows: Kernel,
+    rope_angles: Kernel,
+    finish_heads: Kernel,
+    /// For heads of up to 64, 128 and 256 channels.
+    attention_walk: [Kernel; 3],
+    attention_split: [Kernel; 3],
+    attention_merge: Kernel,
+}
+
+/// A distinct rope of the loaded stages.
+struct LoadedRope {
+    rope: Rope,
+    inv_freq: Buffer<f64>,
+}
+
+/// An embedding table; the head may share it.
+pub struct Embedding(Arc<Matrix>);
+
+/// A loaded norm.
+struct LoadedNorm {
+    kind: NormKind,
+    weight: Buffer<f32>,
+    bias: Option<Buffer<f32>>,
+}
+
+/// A loaded [`HeadNorm`].
+enum LoadedHeadNorm {
+    None,
+    /// Over each head; values from one head's weights to the next one's, 0 if all share them.
+    Each(LoadedNorm, usize),
+    /// Over all heads together.
+    All(LoadedNorm),
+}
+
+/// What a loaded [`FfnSpec`] reads.
+enum LoadedInput {
+    Residual(Option<LoadedNorm>),
+    Attention,
+}
+
+/// A matrix and its bias.
+struct LoadedLinear {
+    matrix: Arc<Matrix>,
+    bias: Option<Buffer<f32>>,
+}
+
+impl LoadedLinear {
+    fn bias(&self) -> Address {
+        self.bias.as_ref().map_or(0, |bias| at(bias, 0))
+    }
+}
+
+/// A loaded [`AttnInSpec`].
+pub struct AttnIn {
+    norm: Option<LoadedNorm>,
+    q: LoadedLinear,
+    k: LoadedLinear,
+    v: LoadedLinear,
+    q_norm: LoadedHeadNorm,
+    k_norm: LoadedHeadNorm,
+    /// Index into the device's ropes.
+    rope: Option<usize>,
+    heads: Heads,
+    kv: KvSlot,
+}
+
+/// A loaded [`AttnOutSpec`].
+pub struct AttnOut {
+    proj: LoadedLinear,
+    post_norm: Option<LoadedNorm>,
+    residual_scale: f32,
+}
+
+/// A loaded [`FfnSpec`].
+pub struct Ffn {
+    input: LoadedInput,
+    gate: Option<LoadedLinear>,
+    up: LoadedLinear,
+    down: LoadedLinear,
+    activation: Activation,
+    post_norm: Option<LoadedNorm>,
+    residual_scale: f32,
+}
+
+/// A loaded [`HeadSpec`].
+pub struct Head {
+    norm: Option<LoadedNorm>,
+    proj: LoadedLinear,
+    scale: f32,
+    soft_cap: Option<f32>,
+}
+
+impl LoadedNorm {
+    fn args(norm: Option<&LoadedNorm>) -> NormArgs {
+        norm.map_or(NormArgs::default(), |norm| {
+            let (kind, eps) = kind_and_eps(norm.kind);
+            NormArgs {
+                weight: at(&norm.weight, 0),
+                bias: norm.bias.as_ref().map_or(0, |b| at(b, 0)),
+                eps,
+                kind,
+            }
+        })
+    }
+}
+
+/// `enum class Norm` of the kernels.
+fn kind_and_eps(kind: NormKind) -> (i32, f32) {
+    match kind {
+        NormKind::Rms { eps } => (1, eps),
+        NormKind::Layer { eps } => (2, eps),
+    }
+}
+
+impl CudaDevice {
+    /// Opens a GPU and loads the kernels.
+    ///
+    /// # Errors
+    /// [`Unavailable`], in one line.
+    pub fn new(options: &CudaOptions) -> Result<CudaDevice, Unavailable> {
+        let gpu = Gpu::open(options.gpu)?;
+        let failed = |error: DeviceError| Unavailable::Failed(error.to_string());
+        let kernels = Kernels::load(&gpu).map_err(failed)?;
+        let get = |module: &str, name: &str| kernels.get(module, name).map_err(failed);
+        let attention = |kind: &str| -> Result<[Kernel; 3], Unavailable> {
+            let of = |d: usize| get("attention", &format!("attention_{kind}_d{d}"));
+            Ok([of(64)?, of(128)?, of(256)?])
+        };
+        let common = Common {
+            prepare_rows: get("rows", "prepare_rows")?,
+            norm_rows: get("rows", "norm_rows")?,
+            rope_angles: get("heads", "rope_angles")?,
+            finish_heads: get("heads", "finish_heads")?,
+            attention_walk: attention("walk")?,
+            attention_split: attention("split")?,
+            attention_merge: get("attention", "attention_merge")?,
+        };
+        Ok(CudaDevice { state: None, ropes: Vec::new(), common, kernels, gpu })
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &GpuInfo {
+        &self.gpu.info
+    }
+
+    /// Bytes free on the GPU.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn free_memory(&self) -> Result<u64, DeviceError> {
+        Ok(self.gpu.free_memory()?)
+    }
+
+    fn state(&self) -> Result<&State, DeviceError> {
+        self.state.as_ref().ok_or_else(|| DeviceError::Fault("a step before memory was reserved".into()))
+    }
+}
+
+impl Device for CudaDevice {
+    type Embedding = Embedding;
+    type AttnIn = AttnIn;
+    type AttnOut = AttnOut;
+    type Ffn = Ffn;
+    type Head = Head;
+
+    fn describe(&self) -> String {
+        let info = &self.gpu.info;
+        format!("{}, compute capability {}.{}", info.name, info.capability.0, info.capability.1)
+    }
+
+    fn load_embedding(&mut self, table: Weight) -> Result<Embedding, DeviceError> {
+        Ok(Embedding(Arc::new(self.matrix(&table)?)))
+    }
+
+    fn load_attn_in(&mut self, spec: AttnInSpec) -> Result<AttnIn, DeviceError> {
+        self.attn_in_stage(spec)
+    }
+
+    fn load_attn_out(&mut self, spec: AttnOutSpec) -> Result<AttnOut, DeviceError> {
+        self.attn_out_stage(spec)
+    }
+
+    fn load_ffn(&mut self, spec: FfnSpec) -> Result<Ffn, DeviceError> {
+        self.ffn_stage(spec)
+    }
+
+    fn load_head(&mut self, spec: HeadSpec, embedding: &Embedding) -> Result<Head, DeviceError> {
+        self.head_stage(spec, embedding)
+    }
+
+    fn reserve(&mut self, reserve: &Reserve) -> Result<(), DeviceError> {
+        self.gpu.make_current()?;
+        self.state = None;
+        self.state = Some(State::new(&self.gpu, reserve, &self.ropes)?);
+        Ok(())
+    }
+
+    fn reserve_bytes(&self, reserve: &Reserve) -> u64 {
+        State::bytes(reserve, &self.ropes)
+    }
+
+    fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        self.gpu.make_current()?;
+        match &mut self.state {
+            Some(state) => state.begin(&self.gpu, batch)?,
+            None => return Err(DeviceError::Fault("a step before memory was reserved".into())),
+        }
+        self.run_ropes()
+    }
+
+    fn embed(&mut self, table: &Embedding, scale: f32) -> Result<(), DeviceError> {
+        self.run_embed(&table.0, scale)
+    }
+
+    fn attn_in(&mut self, stage: &AttnIn) -> Result<(), DeviceError> {
+        self.run_attn_in(stage)
+    }
+
+    fn attention(&mut self, stage: &AttentionSpec) -> Result<(), DeviceError> {
+        self.run_attention(stage)
+    }
+
+    fn attn_out(&mut self, stage: &AttnOut) -> Result<(), DeviceError> {
+        self.run_attn_out(stage)
+    }
+
+    fn ffn(&mut self, stage: &Ffn) -> Result<(), DeviceError> {
+        self.run_ffn(stage)
+    }
+
+    fn head(&mut self, stage: &Head) -> Result<(), DeviceError> {
+        self.run_head(stage)
+    }
+
+    fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        expect_reserved("logits asked", state.outputs * state.reserve.vocab, out.len())?;
+        self.gpu.download(&state.logits, out)
+    }
+
+    fn hidden(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        expect_reserved("hidden values asked", state.outputs * state.reserve.d_model, out.len())?;
+        self.gpu.download(&state.hidden, out)
+    }
+}

@@ -1,0 +1,48 @@
+//! What the GPU itself can do.
+
+use super::CudaDevice;
+use crate::args::{ProbeArgs, at};
+use crate::kernels::KERNEL_TYPES;
+use minfer_ops::{DeviceError, GgmlType};
+use std::time::Instant;
+
+/// Bytes read at a time: far more than any cache.
+const BYTES: u64 = 4 << 30;
+
+/// Blocks of 256 threads for each multiprocessor: the best of those tried on an H200.
+const BLOCKS: usize = 64;
+
+impl CudaDevice {
+    /// Bytes per second that kernels read from the GPU's memory: the best of several passes over 4 GiB, or over half of
+    /// what is free.
+    ///
+    /// # Errors
+    /// No memory for it, or the driver fails.
+    pub fn read_bandwidth(&self) -> Result<f64, DeviceError> {
+        self.gpu.make_current()?;
+        let bytes = BYTES.min(self.gpu.free_memory()? / 2);
+        let data = self.gpu.alloc::<u8>(bytes as usize, "the bandwidth's measurement")?;
+        let sink = self.gpu.alloc::<u32>(1, "the bandwidth's measurement")?;
+        let args = ProbeArgs { data: at(&data, 0), sink: at(&sink, 0), count: bytes / 16 };
+        let kernel = self.kernels.get("probe", "probe_read")?;
+        let blocks = BLOCKS * self.gpu.info.multiprocessors;
+        let mut best = f64::INFINITY;
+        self.gpu.synchronize()?;
+        for _ in 0..8 {
+            let start = Instant::now();
+            // Four at a time: the time of a launch is no part of it.
+            for _ in 0..4 {
+                self.enqueue(kernel, [blocks, 1, 1], 256, &args)?;
+            }
+            self.gpu.synchronize()?;
+            best = best.min(start.elapsed().as_secs_f64() / 4.0);
+        }
+        Ok(bytes as f64 / best)
+    }
+
+    /// Names of the product kernels that matrices of these types run on.
+    pub fn kernels_of_types(&self, types: &[GgmlType]) -> Vec<String> {
+        let of = |ty: &GgmlType| KERNEL_TYPES.iter().find(|(t, _)| t == ty).map(|(_, name)| name);
+        types.iter().filter_map(of).map(|name| format!("matmul_file_{name}")).collect()
+    }
+}

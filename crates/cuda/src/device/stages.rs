@@ -1,0 +1,298 @@
+//! The stages: which kernels run, in which order. Everything is enqueued on one stream; nothing waits here.
+
+use super::{
+    AttnIn, AttnOut, CudaDevice, Ffn, Head, LoadedHeadNorm, LoadedInput, LoadedLinear, LoadedNorm,
+    kind_and_eps,
+};
+use crate::args::*;
+use crate::driver::Buffer;
+use crate::matrix::{Input, Matrix, Output};
+use minfer_ops::*;
+
+/// Rows of query heads in a block of attention.
+const ROW_TILE: usize = 16;
+
+/// Threads of a block of the row kernels, and of the head and attention kernels.
+const ROW_THREADS: usize = 256;
+const HEAD_THREADS: usize = 128;
+
+/// What [`CudaDevice::prepare`] reads.
+pub(super) struct Source<'a> {
+    pub(super) x: Address,
+    /// Multiplies the activation of `x`.
+    other: Address,
+    /// Row of `x` for each row of the result.
+    gather: Address,
+    /// Where the values go before they are rounded, if anywhere.
+    plain: Address,
+    norm: Option<&'a LoadedNorm>,
+    activation: Option<Activation>,
+    width: usize,
+}
+
+impl Source<'_> {
+    pub(super) fn rows(x: &Buffer<f32>, width: usize) -> Self {
+        Source { x: at(x, 0), other: 0, gather: 0, plain: 0, norm: None, activation: None, width }
+    }
+}
+
+impl CudaDevice {
+    /// Enqueues a kernel of this crate.
+    pub(super) fn enqueue<A>(
+        &self,
+        kernel: crate::driver::Kernel,
+        grid: [usize; 3],
+        block: usize,
+        args: &A,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the callers below pass the kernel's own struct with addresses of reserved buffers, after checking
+        // that stages have the sizes that memory was reserved for.
+        unsafe { self.gpu.launch(kernel, grid, block, args)? };
+        Ok(())
+    }
+
+    /// Fills `to` with a product's input.
+    pub(super) fn prepare(&self, source: &Source<'_>, to: Input) -> Result<(), DeviceError> {
+        let args = PrepareArgs {
+            x: source.x,
+            other: source.other,
+            gather: source.gather,
+            out: to.x,
+            unscale: to.unscale,
+            plain: source.plain,
+            norm: LoadedNorm::args(source.norm),
+            act: source.activation.map_or(-1, |activation| match activation {
+                Activation::Silu => 0,
+                Activation::GeluTanh => 1,
+            }),
+            n: source.width as i32,
+            x_stride: source.width as i32,
+            out_stride: to.stride as i32,
+        };
+        self.enqueue(self.common.prepare_rows, [to.rows, 1, 1], ROW_THREADS, &args)
+    }
+
+    fn store(&self, linear: &LoadedLinear, input: Input, out: &Buffer<f32>) -> Result<(), DeviceError> {
+        let output = Output { out: at(out, 0), stride: linear.matrix.rows, finish: Finish::Store };
+        linear.matrix.product(&self.gpu, input, linear.bias(), output)
+    }
+
+    /// `out ← norm(x)`, or `out ← out + factor · norm(x)`, for every token.
+    fn norm_rows(
+        &self,
+        norm: &LoadedNorm,
+        x: &Buffer<f32>,
+        width: usize,
+        out: &Buffer<f32>,
+        factor: Option<f32>,
+    ) -> Result<(), DeviceError> {
+        let args = NormRowsArgs {
+            x: at(x, 0),
+            out: at(out, 0),
+            norm: LoadedNorm::args(Some(norm)),
+            add: i32::from(factor.is_some()),
+            factor: factor.unwrap_or(1.0),
+            n: width as i32,
+            x_stride: width as i32,
+            out_stride: width as i32,
+        };
+        self.enqueue(self.common.norm_rows, [self.state()?.tokens, 1, 1], ROW_THREADS, &args)
+    }
+
+    /// `x ← x + scale · post_norm(linear · input)`.
+    fn residual(
+        &self,
+        linear: &LoadedLinear,
+        input: Input,
+        post_norm: Option<&LoadedNorm>,
+        scale: f32,
+    ) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        let width = state.reserve.d_model;
+        match post_norm {
+            None => {
+                let finish = Finish::Residual { factor: scale };
+                let output = Output { out: at(&state.x, 0), stride: width, finish };
+                linear.matrix.product(&self.gpu, input, linear.bias(), output)
+            }
+            Some(norm) => {
+                self.store(linear, input, &state.product)?;
+                self.norm_rows(norm, &state.product, width, &state.x, Some(scale))
+            }
+        }
+    }
+
+    /// Angles of every rope for the tokens of the step.
+    pub(super) fn run_ropes(&self) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        for (loaded, table) in self.ropes.iter().zip(&state.angles) {
+            let args = RopeArgs {
+                inv_freq: at(&loaded.inv_freq, 0),
+                position: state.spans().position,
+                table: at(table, 0),
+                magnitude: loaded.rope.magnitude,
+                pairs: loaded.rope.inv_freq.len() as i32,
+            };
+            self.enqueue(self.common.rope_angles, [state.tokens, 1, 1], HEAD_THREADS, &args)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn run_embed(&self, table: &Matrix, scale: f32) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        expect_reserved("columns of the embedding", state.reserve.d_model, table.cols)?;
+        expect_reserved("rows of the embedding", state.reserve.vocab, table.rows.min(state.reserve.vocab))?;
+        let (ids, _) = state.ids_and_outputs();
+        table.embed(&self.gpu, ids, state.tokens, at(&state.x, 0), scale)
+    }
+
+    pub(super) fn run_attn_in(&self, stage: &AttnIn) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        let (width, heads) = (stage.q.matrix.cols, stage.heads);
+        state.reserve.check_slot(stage.kv, heads)?;
+        expect_reserved("columns of q, k and v", state.reserve.d_model, width)?;
+        if stage.rope.is_some_and(|rope| rope >= state.angles.len()) {
+            return Err(DeviceError::Fault("a stage was loaded after memory was reserved".into()));
+        }
+        let input = state.normed.input(state.tokens, width);
+        self.prepare(&Source { norm: stage.norm.as_ref(), ..Source::rows(&state.x, width) }, input)?;
+        for (linear, out) in [(&stage.q, &state.q), (&stage.k, &state.k), (&stage.v, &state.v)] {
+            self.store(linear, input, out)?;
+        }
+        for (norm, values, heads) in [(&stage.q_norm, &state.q, heads.q), (&stage.k_norm, &state.k, heads.kv)]
+        {
+            if let LoadedHeadNorm::All(norm) = norm {
+                self.norm_rows(norm, values, heads * stage.heads.dim, values, None)?;
+            }
+        }
+        let each = |norm: &LoadedHeadNorm| match norm {
+            LoadedHeadNorm::Each(norm, stride) => {
+                let (kind, eps) = kind_and_eps(norm.kind);
+                let bias = norm.bias.as_ref().map_or(0, |b| at(b, 0));
+                HeadNormArgs { weight: at(&norm.weight, 0), bias, eps, kind, stride: *stride as i32 }
+            }
+            LoadedHeadNorm::None | LoadedHeadNorm::All(_) => HeadNormArgs::default(),
+        };
+        let (k_cache, v_cache) = state.kv[stage.kv.group].layer(stage.kv.layer);
+        let rope = stage.rope.map(|rope| (&self.ropes[rope].rope, at(&state.angles[rope], 0)));
+        let args = HeadsArgs {
+            q: at(&state.q, 0),
+            k: at(&state.k, 0),
+            v: at(&state.v, 0),
+            q16: at(&state.q16, 0),
+            q_unscale: at(&state.q_unscale, 0),
+            k_cache,
+            v_cache,
+            angles: rope.map_or(0, |(_, angles)| angles),
+            q_norm: each(&stage.q_norm),
+            k_norm: each(&stage.k_norm),
+            spans: state.spans(),
+            group: stage.kv.group as i32,
+            q_heads: heads.q as i32,
+            kv_heads: heads.kv as i32,
+            dim: heads.dim as i32,
+            pairs: rope.map_or(0, |(rope, _)| rope.inv_freq.len() as i32),
+            style: rope.map_or(0, |(rope, _)| match rope.style {
+                RopeStyle::Adjacent => 1,
+                RopeStyle::Halves => 2,
+            }),
+        };
+        let grid = [heads.q + 2 * heads.kv, state.tokens, 1];
+        self.enqueue(self.common.finish_heads, grid, HEAD_THREADS, &args)
+    }
+
+    pub(super) fn run_attention(&self, spec: &AttentionSpec) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        let heads = spec.heads;
+        state.reserve.check_slot(spec.kv, heads)?;
+        for span in state.own_spans() {
+            spec.check_window(span.position, span.len, span.first_blocks[spec.kv.group])?;
+        }
+        let split = state.split(spec);
+        let (k, v) = state.kv[spec.kv.group].layer(spec.kv.layer);
+        let args = AttentionArgs {
+            q: at(&state.q16, 0),
+            q_unscale: at(&state.q_unscale, 0),
+            k,
+            v,
+            out: at(&state.attn, 0),
+            partial: at(&state.partials, 0),
+            spans: state.spans(),
+            group: spec.kv.group as i32,
+            q_heads: heads.q as i32,
+            kv_heads: heads.kv as i32,
+            dim: heads.dim as i32,
+            scale: spec.scale,
+            soft_cap: spec.soft_cap.unwrap_or(0.0),
+            window: spec.window.map_or(0, |window| i32::try_from(window).unwrap_or(i32::MAX)),
+            max_segments: split.unwrap_or(1) as i32,
+        };
+        let size = [64, 128, 256].iter().position(|d| heads.dim <= *d);
+        let Some(size) = size else {
+            return Err(DeviceError::Fault(format!("attention heads of {} channels", heads.dim)));
+        };
+        let rows = |span: &super::state::OwnSpan| (span.len * heads.q / heads.kv).div_ceil(ROW_TILE);
+        let tiles: usize = state.own_spans().iter().map(rows).sum();
+        match split {
+            Some(segments) => {
+                let grid = [segments, heads.kv, tiles];
+                self.enqueue(self.common.attention_split[size], grid, HEAD_THREADS, &args)?;
+                self.enqueue(self.common.attention_merge, [heads.q, state.tokens, 1], ROW_THREADS, &args)
+            }
+            None => self.enqueue(self.common.attention_walk[size], [1, heads.kv, tiles], HEAD_THREADS, &args),
+        }
+    }
+
+    pub(super) fn run_attn_out(&self, stage: &AttnOut) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        let width = stage.proj.matrix.cols;
+        expect_reserved("rows of the projection", state.reserve.d_model, stage.proj.matrix.rows)?;
+        at_most_reserved("columns of the projection", state.reserve.max_q, width)?;
+        let input = state.inner.input(state.tokens, width);
+        self.prepare(&Source::rows(&state.attn, width), input)?;
+        self.residual(&stage.proj, input, stage.post_norm.as_ref(), stage.residual_scale)
+    }
+
+    pub(super) fn run_ffn(&self, stage: &Ffn) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        let (width, inner) = (stage.up.matrix.cols, stage.down.matrix.cols);
+        expect_reserved("columns of gate and up", state.reserve.d_model, width)?;
+        expect_reserved("rows of down", state.reserve.d_model, stage.down.matrix.rows)?;
+        at_most_reserved("columns of down", state.reserve.max_ff, inner)?;
+        let input = state.normed.input(state.tokens, width);
+        if let LoadedInput::Residual(norm) = &stage.input {
+            self.prepare(&Source { norm: norm.as_ref(), ..Source::rows(&state.x, width) }, input)?;
+        }
+        self.store(&stage.up, input, &state.up)?;
+        let (x, other) = match &stage.gate {
+            Some(gate) => {
+                self.store(gate, input, &state.gate)?;
+                (&state.gate, at(&state.up, 0))
+            }
+            None => (&state.up, 0),
+        };
+        let activated = state.inner.input(state.tokens, inner);
+        let source = Source { other, activation: Some(stage.activation), ..Source::rows(x, inner) };
+        self.prepare(&source, activated)?;
+        self.residual(&stage.down, activated, stage.post_norm.as_ref(), stage.residual_scale)
+    }
+
+    pub(super) fn run_head(&self, stage: &Head) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        let (matrix, width) = (&stage.proj.matrix, stage.proj.matrix.cols);
+        expect_reserved("columns of the head", state.reserve.d_model, width)?;
+        expect_reserved("rows of the head", state.reserve.vocab, matrix.rows)?;
+        let (_, gather) = state.ids_and_outputs();
+        let input = state.normed.input(state.outputs, width);
+        let source = Source {
+            gather,
+            plain: at(&state.hidden, 0),
+            norm: stage.norm.as_ref(),
+            ..Source::rows(&state.x, width)
+        };
+        self.prepare(&source, input)?;
+        let finish = Finish::Logits { factor: stage.scale, soft_cap: stage.soft_cap };
+        let output = Output { out: at(&state.logits, 0), stride: matrix.rows, finish };
+        matrix.product(&self.gpu, input, stage.proj.bias(), output)
+    }
+}

@@ -1,0 +1,315 @@
+//! Memory of a running device: activations, cache, and the tokens of the step.
+
+use super::LoadedRope;
+use crate::args::{Address, Spans, at};
+use crate::driver::{Buffer, Gpu, Pinned};
+use crate::matrix::Input;
+use minfer_ops::*;
+
+/// Columns that rows of a product's input are padded to.
+const K_PAD: usize = 64;
+
+/// Floats of attention partials at most (256 MiB); a step that needs more walks the segments.
+const MOST_PARTIALS: usize = 64 << 20;
+
+/// Query rows (heads of tokens) up to which attention is split by segments.
+const SPLIT_ROWS: usize = 1024;
+
+/// Inputs of a product, [`Input`]s of up to `width` columns.
+pub(super) struct Acts {
+    x: Buffer<u16>,
+    unscale: Buffer<f32>,
+}
+
+impl Acts {
+    /// `rows` rows of `cols` columns.
+    pub(super) fn input(&self, rows: usize, cols: usize) -> Input {
+        Input { x: at(&self.x, 0), unscale: at(&self.unscale, 0), stride: cols.next_multiple_of(K_PAD), rows }
+    }
+}
+
+/// Keys and values of one cache group: `[layer][block][kv_head][KV_BLOCK][dim]`.
+pub(super) struct KvStore {
+    group: KvGroup,
+    k: Buffer<u16>,
+    v: Buffer<u16>,
+}
+
+impl KvStore {
+    /// Addresses of a layer's keys and values.
+    pub(super) fn layer(&self, layer: usize) -> (Address, Address) {
+        let offset = layer * self.group.blocks * self.group.heads.kv * self.group.heads.dim * KV_BLOCK;
+        (at(&self.k, offset), at(&self.v, offset))
+    }
+}
+
+pub(super) struct State {
+    pub(super) reserve: Reserve,
+    /// Residual stream, `[tokens][d_model]`.
+    pub(super) x: Buffer<f32>,
+    /// What norms make of it: a feed-forward stage may read the attention stage's.
+    pub(super) normed: Acts,
+    /// Every other input of a product.
+    pub(super) inner: Acts,
+    pub(super) q: Buffer<f32>,
+    pub(super) k: Buffer<f32>,
+    pub(super) v: Buffer<f32>,
+    pub(super) q16: Buffer<u16>,
+    pub(super) q_unscale: Buffer<f32>,
+    pub(super) attn: Buffer<f32>,
+    pub(super) partials: Buffer<f32>,
+    pub(super) gate: Buffer<f32>,
+    pub(super) up: Buffer<f32>,
+    /// Product that a post-norm still has to see.
+    pub(super) product: Buffer<f32>,
+    pub(super) hidden: Buffer<f32>,
+    pub(super) logits: Buffer<f32>,
+    /// Angles of each rope.
+    pub(super) angles: Vec<Buffer<f32>>,
+    pub(super) kv: Vec<KvStore>,
+    step: Buffer<u32>,
+    staged: Pinned<u32>,
+    layout: Layout,
+    // The step.
+    pub(super) tokens: usize,
+    pub(super) outputs: usize,
+    spans: Vec<OwnSpan>,
+}
+
+/// A span without its blocks.
+pub(super) struct OwnSpan {
+    pub(super) len: usize,
+    pub(super) position: usize,
+    /// First logical block per cache group.
+    pub(super) first_blocks: Vec<usize>,
+}
+
+/// Where the parts of a step's description begin in its buffer. Blocks come last: their number varies.
+#[derive(Clone, Copy)]
+struct Layout {
+    tokens: usize,
+    groups: usize,
+    outputs: usize,
+}
+
+impl Layout {
+    fn position(self) -> usize {
+        self.tokens
+    }
+    fn span_of(self) -> usize {
+        2 * self.tokens
+    }
+    fn start(self) -> usize {
+        3 * self.tokens
+    }
+    fn len(self) -> usize {
+        4 * self.tokens
+    }
+    fn first_block(self) -> usize {
+        5 * self.tokens
+    }
+    fn table(self) -> usize {
+        self.first_block() + self.tokens * self.groups
+    }
+    fn outputs(self) -> usize {
+        self.table() + self.tokens * self.groups
+    }
+    fn blocks(self) -> usize {
+        self.outputs() + self.outputs
+    }
+}
+
+/// Values of every buffer, from which both their sizes and their sum come.
+struct Sizes {
+    tokens: usize,
+    rows: usize,
+    d_model: usize,
+    normed: usize,
+    inner: usize,
+    q_heads: usize,
+    partials: usize,
+    step: usize,
+}
+
+impl Sizes {
+    fn of(reserve: &Reserve) -> Sizes {
+        let pad = |n: usize| n.next_multiple_of(K_PAD);
+        let layout = layout(reserve);
+        let blocks: usize = reserve.kv_groups.iter().map(|g| g.blocks).sum();
+        let mut partials = 0;
+        for group in &reserve.kv_groups {
+            let segments =
+                group.blocks.div_ceil(ATTN_SEGMENT / KV_BLOCK).saturating_add(1).next_power_of_two();
+            let rows = SPLIT_ROWS.min(reserve.max_tokens.saturating_mul(group.heads.q));
+            let all = segments.saturating_mul(rows).saturating_mul(group.heads.dim + 2);
+            partials = partials.max(all.min(MOST_PARTIALS));
+        }
+        Sizes {
+            tokens: reserve.max_tokens,
+            rows: reserve.max_tokens.max(reserve.max_outputs),
+            d_model: reserve.d_model,
+            normed: pad(reserve.d_model),
+            inner: pad(reserve.max_q.max(reserve.max_ff)),
+            q_heads: reserve.kv_groups.iter().map(|g| g.heads.q).max().unwrap_or(1),
+            partials,
+            // A step in which every token is a sequence of its own with all of the cache is more than there is.
+            step: layout.blocks() + blocks.saturating_mul(reserve.max_tokens.min(64)),
+        }
+    }
+}
+
+fn layout(reserve: &Reserve) -> Layout {
+    Layout { tokens: reserve.max_tokens, groups: reserve.kv_groups.len(), outputs: reserve.max_outputs }
+}
+
+/// Elements of a group's keys; more than any memory if that overflows.
+fn kv_len(group: &KvGroup) -> usize {
+    let factors = [group.blocks, group.heads.kv, group.heads.dim, KV_BLOCK];
+    factors.into_iter().fold(group.layers, usize::saturating_mul)
+}
+
+impl State {
+    pub(super) fn bytes(reserve: &Reserve, ropes: &[LoadedRope]) -> u64 {
+        let s = Sizes::of(reserve);
+        let ropes: usize = ropes.iter().map(|r| 2 * r.rope.inv_freq.len()).sum();
+        let per_token =
+            2 * s.d_model + 2 * reserve.max_q + 2 * reserve.max_kv + 2 * reserve.max_ff + s.q_heads + ropes;
+        let floats = s.tokens * per_token
+            + 2 * s.rows
+            + reserve.max_outputs * (reserve.vocab + s.d_model)
+            + s.partials
+            + s.step;
+        let halves = s.rows * (s.normed + s.inner) + s.tokens * reserve.max_q;
+        let kv = reserve.kv_groups.iter().map(|g| kv_len(g).saturating_mul(2 * reserve.kv_type.bytes()));
+        kv.fold(4 * floats + 2 * halves, usize::saturating_add) as u64
+    }
+
+    pub(super) fn new(gpu: &Gpu, reserve: &Reserve, ropes: &[LoadedRope]) -> Result<State, DeviceError> {
+        if reserve.kv_type != KvType::F16 {
+            let what = format!("cached as {}; the GPU caches f16", reserve.kv_type.name());
+            return Err(DeviceError::Unsupported { tensor: "keys and values".into(), what });
+        }
+        let needed = State::bytes(reserve, ropes);
+        let free = gpu.free_memory()?;
+        if needed > free {
+            return Err(DeviceError::OutOfMemory { what: "cache and activations", needed });
+        }
+        let s = Sizes::of(reserve);
+        let floats = |rows: usize, width: usize| gpu.alloc::<f32>(rows * width, "activations");
+        let acts = |width: usize| -> Result<Acts, DeviceError> {
+            Ok(Acts { x: gpu.alloc(s.rows * width, "activations")?, unscale: floats(s.rows, 1)? })
+        };
+        let kv = |group: &KvGroup| -> Result<KvStore, DeviceError> {
+            let len = kv_len(group);
+            Ok(KvStore { group: *group, k: gpu.alloc(len, "KV cache")?, v: gpu.alloc(len, "KV cache")? })
+        };
+        Ok(State {
+            x: floats(s.tokens, s.d_model)?,
+            normed: acts(s.normed)?,
+            inner: acts(s.inner)?,
+            q: floats(s.tokens, reserve.max_q)?,
+            k: floats(s.tokens, reserve.max_kv)?,
+            v: floats(s.tokens, reserve.max_kv)?,
+            q16: gpu.alloc(s.tokens * reserve.max_q, "activations")?,
+            q_unscale: floats(s.tokens, s.q_heads)?,
+            attn: floats(s.tokens, reserve.max_q)?,
+            partials: floats(1, s.partials)?,
+            gate: floats(s.tokens, reserve.max_ff)?,
+            up: floats(s.tokens, reserve.max_ff)?,
+            product: floats(s.tokens, s.d_model)?,
+            hidden: floats(reserve.max_outputs, s.d_model)?,
+            logits: floats(reserve.max_outputs, reserve.vocab)?,
+            angles: ropes
+                .iter()
+                .map(|r| floats(s.tokens, 2 * r.rope.inv_freq.len()))
+                .collect::<Result<_, _>>()?,
+            kv: reserve.kv_groups.iter().map(kv).collect::<Result<_, _>>()?,
+            step: gpu.alloc(s.step, "activations")?,
+            staged: gpu.pinned(s.step)?,
+            layout: layout(reserve),
+            reserve: reserve.clone(),
+            tokens: 0,
+            outputs: 0,
+            spans: Vec::new(),
+        })
+    }
+
+    /// Takes over the tokens of a step and enqueues their description.
+    pub(super) fn begin(&mut self, gpu: &Gpu, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        self.reserve.check_batch(batch)?;
+        let all: usize =
+            batch.spans.iter().flat_map(|span| span.tables).map(|table| table.blocks.len()).sum();
+        let used = self.layout.blocks() + all;
+        // The last step's description may still be on its way out of `staged`.
+        gpu.synchronize()?;
+        if used > self.staged.as_slice().len() {
+            let larger = used.next_power_of_two();
+            self.staged = gpu.pinned(larger)?;
+            self.step = gpu.alloc(larger, "activations")?;
+        }
+        let at = self.layout;
+        let words = self.staged.as_mut_slice();
+        words[..batch.tokens.len()].copy_from_slice(batch.tokens);
+        words[at.outputs()..][..batch.outputs.len()].copy_from_slice(batch.outputs);
+        let mut next_block = 0;
+        self.spans.clear();
+        for (i, span) in batch.spans.iter().enumerate() {
+            words[at.start() + i] = span.start as u32;
+            words[at.len() + i] = span.len as u32;
+            for t in 0..span.len {
+                words[at.position() + span.start + t] = (span.position + t) as u32;
+                words[at.span_of() + span.start + t] = i as u32;
+            }
+            for (group, table) in span.tables.iter().enumerate() {
+                words[at.first_block() + i * at.groups + group] = table.first as u32;
+                words[at.table() + i * at.groups + group] = next_block as u32;
+                words[at.blocks() + next_block..][..table.blocks.len()].copy_from_slice(table.blocks);
+                next_block += table.blocks.len();
+            }
+            let first_blocks = span.tables.iter().map(|table| table.first).collect();
+            self.spans.push(OwnSpan { len: span.len, position: span.position, first_blocks });
+        }
+        self.tokens = batch.tokens.len();
+        self.outputs = batch.outputs.len();
+        gpu.upload_pinned(&self.staged, used, &self.step)
+    }
+
+    /// The step's description, as kernels take it.
+    pub(super) fn spans(&self) -> Spans {
+        let word = |index: usize| at(&self.step, index);
+        let layout = self.layout;
+        Spans {
+            span_of: word(layout.span_of()),
+            position: word(layout.position()),
+            start: word(layout.start()),
+            len: word(layout.len()),
+            first_block: word(layout.first_block()),
+            table: word(layout.table()),
+            blocks: word(layout.blocks()),
+            spans: self.spans.len() as u32,
+            groups: layout.groups as u32,
+        }
+    }
+
+    /// Token ids, and the tokens whose results are wanted.
+    pub(super) fn ids_and_outputs(&self) -> (Address, Address) {
+        (at(&self.step, 0), at(&self.step, self.layout.outputs()))
+    }
+
+    /// The spans of the step.
+    pub(super) fn own_spans(&self) -> &[OwnSpan] {
+        &self.spans
+    }
+
+    /// Segments per row that attention is split into, if it is: few rows, and room for their partials.
+    pub(super) fn split(&self, spec: &AttentionSpec) -> Option<usize> {
+        let segments = |span: &OwnSpan| {
+            let last = (span.position + span.len).saturating_sub(1);
+            last / ATTN_SEGMENT + 1 - spec.seen_from(span.position) / ATTN_SEGMENT
+        };
+        let most = self.spans.iter().filter(|s| s.len > 0).map(segments).max()?.next_power_of_two();
+        let rows = self.tokens * spec.heads.q;
+        let fits = rows * most * (spec.heads.dim + 2) <= self.partials.len();
+        (rows <= SPLIT_ROWS && fits).then_some(most)
+    }
+}

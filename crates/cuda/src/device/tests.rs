@@ -1,0 +1,289 @@
+//! Kernels on a GPU against double precision, and the profile's promise: the same bits in any company.
+#![allow(clippy::print_stdout, reason = "figures for --nocapture")]
+
+use super::stages::Source;
+use super::*;
+use crate::args::Finish;
+use crate::kernels::KERNEL_TYPES;
+use crate::matrix::Output;
+use crate::testing::{Numbers, device, error};
+use minfer_gguf::quant;
+
+/// Gate of a product: weights and input in half precision.
+const PRODUCT_GATE: f64 = 1.5e-3;
+
+/// Gate of attention: q, k, v and weights of keys in half precision.
+const ATTENTION_GATE: f64 = 1e-3;
+
+fn random_weight(ty: GgmlType, rows: usize, cols: usize) -> (Weight, Vec<f32>) {
+    let mut data = vec![0; ty.bytes_of(rows * cols).expect("whole blocks")];
+    quant::random_blocks(ty, 7 + rows as u64, 0.02, 0, &mut data).expect("whole blocks");
+    let mut values = vec![0.0; rows * cols];
+    quant::dequantize(ty, &data, &mut values).expect("whole blocks");
+    (Weight { name: "w".into(), ty, rows, cols, data: data.into() }, values)
+}
+
+fn float_weight(name: &str, rows: usize, cols: usize, values: &[f32]) -> Weight {
+    let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    Weight { name: name.into(), ty: GgmlType::F32, rows, cols, data: data.into() }
+}
+
+fn reserve(tokens: usize, d_model: usize, heads: Heads, blocks: usize) -> Reserve {
+    Reserve {
+        max_tokens: tokens,
+        max_outputs: tokens,
+        d_model,
+        max_q: heads.q * heads.dim,
+        max_kv: heads.kv * heads.dim,
+        max_ff: d_model,
+        vocab: tokens.max(1),
+        kv_groups: vec![KvGroup { layers: 1, heads, blocks }],
+        kv_type: KvType::F16,
+    }
+}
+
+const SMALL_HEADS: Heads = Heads { q: 1, kv: 1, dim: 16 };
+
+/// `x · Wᵀ` on the GPU for rows `rows` of `x`, in one product.
+fn product(device: &CudaDevice, matrix: &Matrix, x: &[f32], rows: std::ops::Range<usize>) -> Vec<f32> {
+    let cols = matrix.cols;
+    let state = device.state().expect("reserved memory");
+    let values = &x[rows.start * cols..rows.end * cols];
+    let from = device.gpu.alloc::<f32>(values.len(), "test").expect("memory");
+    device.gpu.upload(values, &from).expect("a copy");
+    let input = state.inner.input(rows.len(), cols);
+    device.prepare(&Source::rows(&from, cols), input).expect("a launch");
+    let out = device.gpu.alloc::<f32>(rows.len() * matrix.rows, "test").expect("memory");
+    // What is not written stays NaN.
+    device.gpu.upload(&vec![f32::NAN; rows.len() * matrix.rows], &out).expect("a copy");
+    let output = Output { out: at(&out, 0), stride: matrix.rows, finish: Finish::Store };
+    matrix.product(&device.gpu, input, 0, output).expect("a launch");
+    let mut found = vec![0.0; rows.len() * matrix.rows];
+    device.gpu.download(&out, &mut found).expect("a copy");
+    found
+}
+
+#[test]
+fn embeddings_of_every_type_are_the_references_bits() {
+    let Some(mut device) = device() else { return };
+    for (ty, name) in KERNEL_TYPES {
+        let cols = 3 * ty.block_len().max(32);
+        let (weight, values) = random_weight(*ty, 9, cols);
+        device.reserve(&reserve(9, cols, SMALL_HEADS, 1)).expect("memory");
+        let table = device.matrix(&weight).expect("a matrix");
+        let ids = device.gpu.alloc::<u32>(9, "test").expect("memory");
+        device.gpu.upload(&[8u32, 0, 3, 1, 2, 7, 6, 5, 4], &ids).expect("a copy");
+        let x = device.gpu.alloc::<f32>(9 * cols, "test").expect("memory");
+        table.embed(&device.gpu, at(&ids, 0), 9, at(&x, 0), 1.0).expect("a launch");
+        let mut found = vec![0.0; 9 * cols];
+        device.gpu.download(&x, &mut found).expect("a copy");
+        for (row, id) in [8, 0, 3, 1, 2, 7, 6, 5, 4].into_iter().enumerate() {
+            let (found, expected) = (&found[row * cols..][..cols], &values[id * cols..][..cols]);
+            let same = found.iter().zip(expected).all(|(f, e)| f.to_bits() == e.to_bits());
+            let first = found.iter().zip(expected).position(|(f, e)| f != e);
+            assert!(same, "{name}: row {id} differs from value {first:?} on");
+        }
+    }
+}
+
+#[test]
+fn products_of_every_type_agree_with_double_precision_in_any_company() {
+    let Some(mut device) = device() else { return };
+    device.reserve(&reserve(80, 4096, SMALL_HEADS, 1)).expect("memory");
+    for (ty, name) in KERNEL_TYPES {
+        let block = ty.block_len().max(8);
+        let mut worst: f64 = 0.0;
+        // Less than a tile, ragged tiles, several segments of K, and the last of them short.
+        for (rows, cols) in [(3, block), (50, 5 * block.max(32)), (17, 2304), (16, 1024)] {
+            let (weight, values) = random_weight(*ty, rows, cols);
+            let matrix = device.matrix(&weight).expect("a matrix");
+            let tokens = 70;
+            let mut x = Numbers(cols as u64).heavy(tokens * cols, 1.0);
+            // Massive activations: one channel of every third token.
+            x.iter_mut().skip(1).step_by(3 * cols).for_each(|v| *v *= 1000.0);
+            let whole = product(&device, &matrix, &x, 0..tokens);
+            for t in 0..tokens {
+                let row = &x[t * cols..(t + 1) * cols];
+                let dot = |n: usize| -> f64 {
+                    let w = &values[n * cols..(n + 1) * cols];
+                    w.iter().zip(row).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+                };
+                let expected: Vec<f64> = (0..rows).map(dot).collect();
+                // Rows of three values can cancel; longer ones cannot.
+                let found = error(&whole[t * rows..(t + 1) * rows], &expected);
+                worst = worst.max(if rows < 8 { found / 4.0 } else { found });
+            }
+            for part in [0..1, 5..8, 3..11, 31..70] {
+                let alone = product(&device, &matrix, &x, part.clone());
+                let same =
+                    alone.iter().zip(&whole[part.start * rows..]).all(|(a, w)| a.to_bits() == w.to_bits());
+                assert!(same, "{name} {rows}×{cols}: tokens {part:?} alone differ");
+            }
+        }
+        println!("{name:8} {worst:.1e} of {PRODUCT_GATE:.1e}");
+        assert!(worst < PRODUCT_GATE, "{name}: {worst:.1e}");
+    }
+}
+
+/// Attention of random tokens with a device that has just computed q, k and v of them.
+struct Scene {
+    device: CudaDevice,
+    embedding: Embedding,
+    attn_in: AttnIn,
+    spec: AttentionSpec,
+    width: usize,
+}
+
+/// Blocks of sequence `i`, in an order that is not ascending.
+fn blocks_of(sequence: usize, count: usize, each: usize) -> Vec<u32> {
+    (0..count).map(|b| (sequence * each + (each - 1 - b)) as u32).collect()
+}
+
+impl Scene {
+    fn new(heads: Heads, window: Option<usize>, soft_cap: Option<f32>, tokens: usize) -> Option<Scene> {
+        let mut device = device()?;
+        let d_model = 64;
+        let mut numbers = Numbers(3);
+        let linear = |name: &str, rows: usize, numbers: &mut Numbers| Linear {
+            weight: float_weight(name, rows, d_model, &numbers.heavy(rows * d_model, 0.5)),
+            bias: None,
+        };
+        let kv = KvSlot { group: 0, layer: 0 };
+        let attn_in = device
+            .load_attn_in(AttnInSpec {
+                norm: None,
+                q: linear("q", heads.q * heads.dim, &mut numbers),
+                k: linear("k", heads.kv * heads.dim, &mut numbers),
+                v: linear("v", heads.kv * heads.dim, &mut numbers),
+                q_norm: None,
+                k_norm: None,
+                rope: None,
+                heads,
+                kv,
+            })
+            .expect("a stage");
+        let table = float_weight("table", tokens, d_model, &numbers.heavy(tokens * d_model, 1.0));
+        let embedding = device.load_embedding(table).expect("a table");
+        device.reserve(&reserve(tokens, d_model, heads, 4 * tokens.div_ceil(KV_BLOCK))).expect("memory");
+        let scale = 1.0 / (heads.dim as f32).sqrt();
+        let spec = AttentionSpec { heads, scale, soft_cap, window, kv };
+        Some(Scene { device, embedding, attn_in, spec, width: heads.q * heads.dim })
+    }
+
+    /// Runs spans of (sequence, position, tokens); returns the results of all tokens.
+    fn run(&mut self, spans: &[(usize, usize, &[u32])]) -> Vec<f32> {
+        let each = self.device.state().expect("memory").reserve.kv_groups[0].blocks / 2;
+        let tables: Vec<Vec<u32>> = spans
+            .iter()
+            .map(|(sequence, position, ids)| {
+                blocks_of(*sequence, (position + ids.len()).div_ceil(KV_BLOCK), each)
+            })
+            .collect();
+        let views: Vec<[BlockTable<'_>; 1]> =
+            tables.iter().map(|blocks| [BlockTable { first: 0, blocks }]).collect();
+        let mut start = 0;
+        let mut own = Vec::new();
+        let mut tokens = Vec::new();
+        for ((_, position, ids), tables) in spans.iter().zip(&views) {
+            own.push(Span { start, len: ids.len(), position: *position, tables });
+            start += ids.len();
+            tokens.extend_from_slice(ids);
+        }
+        let device = &mut self.device;
+        device.begin(&Batch { tokens: &tokens, spans: &own, outputs: &[] }).expect("a step");
+        device.embed(&self.embedding, 1.0).expect("a launch");
+        device.attn_in(&self.attn_in).expect("a launch");
+        device.attention(&self.spec).expect("a launch");
+        let mut out = vec![0.0; tokens.len() * self.width];
+        device.gpu.download(&device.state().expect("memory").attn, &mut out).expect("a copy");
+        out
+    }
+
+    /// The same of one sequence in double precision, from the q, k and v that the last step left behind.
+    fn oracle(&self, tokens: usize) -> Vec<f64> {
+        let state = self.device.state().expect("memory");
+        let heads = self.spec.heads;
+        let read = |buffer: &Buffer<f32>, width: usize| {
+            let mut values = vec![0.0; tokens * width];
+            self.device.gpu.download(buffer, &mut values).expect("a copy");
+            values.into_iter().map(f64::from).collect::<Vec<f64>>()
+        };
+        let kv_width = heads.kv * heads.dim;
+        let (q, k, v) = (read(&state.q, self.width), read(&state.k, kv_width), read(&state.v, kv_width));
+        let mut out = vec![0.0; tokens * self.width];
+        for (t, h) in (0..tokens).flat_map(|t| (0..heads.q).map(move |h| (t, h))) {
+            let kv_head = h / (heads.q / heads.kv);
+            let keys: Vec<usize> = (self.spec.seen_from(t)..=t).collect();
+            let score = |key: &usize| -> f64 {
+                let q = &q[t * self.width + h * heads.dim..][..heads.dim];
+                let k = &k[key * kv_width + kv_head * heads.dim..][..heads.dim];
+                let s = q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * f64::from(self.spec.scale);
+                self.spec.soft_cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
+            };
+            let scores: Vec<f64> = keys.iter().map(score).collect();
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for c in 0..heads.dim {
+                let at = |key: &usize| v[key * kv_width + kv_head * heads.dim + c];
+                let mixed: f64 = keys.iter().zip(&weights).map(|(key, w)| w * at(key)).sum();
+                out[t * self.width + h * heads.dim + c] = mixed / sum;
+            }
+        }
+        out
+    }
+}
+
+/// Head counts and sizes, windows and caps; prompts cross a segment's border and end inside a block.
+const SCENES: &[(Heads, Option<usize>, Option<f32>)] = &[
+    (Heads { q: 8, kv: 2, dim: 64 }, None, None),
+    (Heads { q: 7, kv: 1, dim: 128 }, None, None),
+    (Heads { q: 4, kv: 4, dim: 96 }, Some(100), None),
+    (Heads { q: 2, kv: 1, dim: 256 }, None, Some(30.0)),
+    (Heads { q: 6, kv: 2, dim: 80 }, Some(300), Some(5.0)),
+    (Heads { q: 4, kv: 2, dim: 16 }, Some(1), None),
+    (Heads { q: 40, kv: 1, dim: 192 }, None, None),
+];
+
+#[test]
+fn attention_agrees_with_double_precision() {
+    for (heads, window, soft_cap) in SCENES {
+        let tokens = 333;
+        let Some(mut scene) = Scene::new(*heads, *window, *soft_cap, tokens) else { return };
+        let ids: Vec<u32> = (0..tokens as u32).collect();
+        let found = scene.run(&[(0, 0, &ids)]);
+        let expected = scene.oracle(tokens);
+        let rows = found.chunks(heads.dim).zip(expected.chunks(heads.dim));
+        let worst = rows.map(|(f, e)| error(f, e)).fold(0.0, f64::max);
+        let whole = error(&found, &expected);
+        println!("{heads:?} {window:?} {soft_cap:?}: {whole:.1e}, worst row {worst:.1e}");
+        assert!(whole < ATTENTION_GATE, "{heads:?} {window:?} {soft_cap:?}: {whole:.1e}");
+        assert!(worst < 8.0 * ATTENTION_GATE, "{heads:?} {window:?} {soft_cap:?}: worst row {worst:.1e}");
+    }
+}
+
+#[test]
+fn attention_has_the_same_bits_in_any_company() {
+    for (heads, window, soft_cap) in SCENES {
+        let tokens = 333;
+        let Some(mut scene) = Scene::new(*heads, *window, *soft_cap, tokens) else { return };
+        let ids: Vec<u32> = (0..tokens as u32).collect();
+        let whole = scene.run(&[(0, 0, &ids)]);
+        let width = scene.width;
+        let mut check = |spans: &[(usize, usize, &[u32])], of: usize, skip: usize| {
+            let found = scene.run(spans);
+            let (_, position, ids) = spans[of];
+            let found = &found[skip * width..][..ids.len() * width];
+            let same = found.iter().zip(&whole[position * width..]).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{heads:?} {window:?}: {} tokens at {position}", ids.len());
+        };
+        // In ragged pieces, then token by token over a segment's border, then beside another sequence.
+        for (from, to) in [(0, 1), (1, 8), (8, 200), (200, 250), (250, 333)] {
+            check(&[(0, from, &ids[from..to])], 0, 0);
+        }
+        for t in 250..262 {
+            check(&[(0, t, &ids[t..t + 1])], 0, 0);
+        }
+        check(&[(1, 0, &ids[40..140]), (0, 300, &ids[300..333])], 1, 100);
+    }
+}

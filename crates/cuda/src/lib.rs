@@ -1,0 +1,51 @@
+//! Stage ops on NVIDIA GPUs.
+//!
+//! [`CudaDevice`] implements [`minfer_ops::Device`]. Below it, from the outside in: `device/` (stages: which kernels in
+//! which order), `matrix` (weights on the GPU and the choice of a kernel for them), `kernels` (the embedded modules),
+//! `driver` (the CUDA driver, opened at run time). The kernels are below `csrc/`: `format/` has one header per quant
+//! type, kernels are generic over them; `KERNELS.md` lists them, `ledger.toml` has their registers and spills.
+//!
+//! Without the feature `cuda` only [`ledger`] and [`k_segment`] are here.
+//!
+//! # Numerics: the `f16` profile
+//!
+//! - Weights become half precision by one formula per type: `q·s + m` with one rounding, `s` and `m` rounded to half
+//!   once, everything times a power of two per tensor that keeps it in range.
+//! - The input of a product is half precision under a power of two per token.
+//! - A product is a chain of `m16n8k16` tensor-core steps per segment of K ([`k_segment`]), in single precision;
+//!   segments are added in ascending order.
+//! - Attention takes 256-key segments at absolute positions, each with its own softmax partial, merged in ascending
+//!   order.
+//! - Norms, softmax sums and everything else are single precision, in an order that the shape fixes.
+//!
+//! So the bits of a token's keys, values and logits do not depend on the other tokens of a step, and a prompt that is
+//! fed whole, in pieces or token by token gives the same. No sum uses float atomics.
+
+pub mod ledger;
+
+#[cfg(feature = "cuda")]
+mod args;
+#[cfg(feature = "cuda")]
+mod device;
+#[cfg(feature = "cuda")]
+mod driver;
+#[cfg(feature = "cuda")]
+mod kernels;
+#[cfg(feature = "cuda")]
+mod matrix;
+#[cfg(all(test, feature = "cuda"))]
+mod testing;
+
+#[cfg(feature = "cuda")]
+pub use device::{CudaDevice, CudaOptions};
+#[cfg(feature = "cuda")]
+pub use driver::{GpuInfo, Unavailable, gpus};
+#[cfg(feature = "cuda")]
+pub use kernels::{ARCHS, KERNEL_TYPES};
+
+/// Length of the K segments of a product with `k` columns: part of the profile, so a function of `k` alone.
+///
+/// Short enough that a row's segments can share the warps of a block, long enough that adding them costs little.
+pub const fn k_segment(k: usize) -> usize {
+    if k <= 8192 { 1024 } else { 2048 }
+}

@@ -1,0 +1,192 @@
+//! Weights on the GPU.
+
+use crate::args::{Address, BoundArgs, EmbedArgs, Finish, MatmulArgs, at};
+use crate::driver::{Buffer, Gpu, Kernel};
+use crate::k_segment;
+use crate::kernels::{KERNEL_TYPES, Kernels};
+use minfer_ops::{DeviceError, Weight};
+
+/// Tokens up to which a product takes the kernel for few.
+const FEW_TOKENS: usize = 8;
+/// Tokens of a block of the kernel for many.
+const TOKEN_TILE: usize = 32;
+/// Rows of a block.
+const ROW_TILE: usize = 16;
+/// Values that kernels read at a time.
+const OCTET: usize = 8;
+
+/// The input of a product: rows in half precision, each under a power of two.
+#[derive(Clone, Copy)]
+pub(crate) struct Input {
+    pub(crate) x: Address,
+    pub(crate) unscale: Address,
+    /// Halves from one row to the next.
+    pub(crate) stride: usize,
+    pub(crate) rows: usize,
+}
+
+/// Where a product goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Output {
+    pub(crate) out: Address,
+    /// Floats from one token to the next.
+    pub(crate) stride: usize,
+    pub(crate) finish: Finish,
+}
+
+/// A matrix as it lies in the file, and the kernels for its type.
+pub(crate) struct Matrix {
+    data: Buffer<u8>,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    row_bytes: usize,
+    /// The power of two that weights are multiplied with before they are rounded to half precision.
+    scale: f32,
+    few: Kernel,
+    many: Kernel,
+    embed: Kernel,
+}
+
+impl Matrix {
+    /// Copies a matrix to the GPU.
+    pub(crate) fn load(weight: &Weight, gpu: &Gpu, kernels: &Kernels) -> Result<Matrix, DeviceError> {
+        let refuse = |what: String| Err(DeviceError::Unsupported { tensor: weight.name.to_string(), what });
+        let Some((_, name)) = KERNEL_TYPES.iter().find(|(ty, _)| *ty == weight.ty) else {
+            return refuse(format!("type {} has no kernels for the GPU", weight.ty));
+        };
+        let Weight { rows, cols, .. } = *weight;
+        if cols == 0 || rows == 0 || !cols.is_multiple_of(OCTET) {
+            return refuse(format!(
+                "{rows} rows of {cols} values; rows of a multiple of {OCTET} are supported"
+            ));
+        }
+        if rows > i32::MAX as usize / 2 || cols > i32::MAX as usize / 2 {
+            return refuse(format!("{rows} rows of {cols} values: too large"));
+        }
+        let bytes: &[u8] = &weight.data;
+        if weight.ty.bytes_of(cols).is_none_or(|row| row * rows != bytes.len()) {
+            return refuse(format!(
+                "{} bytes for {rows} rows of {cols} values of {}",
+                bytes.len(),
+                weight.ty
+            ));
+        }
+        let data = gpu.alloc::<u8>(bytes.len(), "weights")?;
+        gpu.upload(bytes, &data)?;
+        let row_bytes = weight.row_bytes();
+        let bound = kernels.get("weights", &format!("bound_{name}"))?;
+        let most = gpu.alloc::<u32>(1, "weights")?;
+        let args = BoundArgs {
+            w: at(&data, 0),
+            most: at(&most, 0),
+            row_bytes: row_bytes as u64,
+            rows: rows as i32,
+            cols: cols as i32,
+        };
+        // SAFETY: the matrix is `rows` rows of `row_bytes`, as checked; `most` is one value.
+        unsafe { gpu.launch(bound, [rows.min(1024), 1, 1], 128, &args)? };
+        let mut bits = [0u32];
+        gpu.download(&most, &mut bits)?;
+        Ok(Matrix {
+            data,
+            rows,
+            cols,
+            row_bytes,
+            scale: weight_scale(f32::from_bits(bits[0])),
+            few: kernels.get("matmul_file", &format!("matmul_file_{name}_n8"))?,
+            many: kernels.get("matmul_file", &format!("matmul_file_{name}_n32"))?,
+            embed: kernels.get("weights", &format!("embed_{name}"))?,
+        })
+    }
+
+    /// Enqueues `out = W · input` and what follows it. `bias` is an address of `rows` floats, or 0.
+    pub(crate) fn product(
+        &self,
+        gpu: &Gpu,
+        input: Input,
+        bias: Address,
+        output: Output,
+    ) -> Result<(), DeviceError> {
+        let (finish, factor, soft_cap) = match output.finish {
+            Finish::Store => (0, 1.0, 0.0),
+            Finish::Residual { factor } => (1, factor, 0.0),
+            Finish::Logits { factor, soft_cap } => (2, factor, soft_cap.unwrap_or(0.0)),
+        };
+        let args = MatmulArgs {
+            w: at(&self.data, 0),
+            x: input.x,
+            x_unscale: input.unscale,
+            bias,
+            out: output.out,
+            row_bytes: self.row_bytes as u64,
+            rows: self.rows as i32,
+            cols: self.cols as i32,
+            x_stride: input.stride as i32,
+            out_stride: output.stride as i32,
+            tokens: input.rows as i32,
+            segment: k_segment(self.cols) as i32,
+            w_scale: self.scale,
+            w_unscale: 1.0 / self.scale,
+            finish,
+            factor,
+            soft_cap,
+        };
+        let blocks = self.rows.div_ceil(ROW_TILE);
+        let (kernel, tokens) = match input.rows {
+            0..=FEW_TOKENS => (self.few, 1),
+            rows => (self.many, rows.div_ceil(TOKEN_TILE)),
+        };
+        // SAFETY: the matrix is as loaded; input and output have `input.rows` rows, which stages take from the reserved
+        // buffers after checking widths.
+        unsafe { gpu.launch(kernel, [blocks, tokens, 1], 256, &args)? };
+        Ok(())
+    }
+
+    /// Enqueues `x = rows of tokens · scale` for `count` tokens.
+    pub(crate) fn embed(
+        &self,
+        gpu: &Gpu,
+        tokens: Address,
+        count: usize,
+        x: Address,
+        scale: f32,
+    ) -> Result<(), DeviceError> {
+        let args = EmbedArgs {
+            table: at(&self.data, 0),
+            tokens,
+            x,
+            row_bytes: self.row_bytes as u64,
+            cols: self.cols as i32,
+            scale,
+        };
+        // SAFETY: token ids are below the vocabulary, which the table has rows for; `x` has `count` rows.
+        unsafe { gpu.launch(self.embed, [count, 1, 1], 128, &args)? };
+        Ok(())
+    }
+}
+
+/// The power of two that brings weights of magnitude up to `most` into [128, 256): sums stay far from the end of
+/// half precision's range, and small weights far from its beginning.
+fn weight_scale(most: f32) -> f32 {
+    if !most.is_finite() || most < f32::MIN_POSITIVE {
+        return 1.0;
+    }
+    let exponent = (most.to_bits() >> 23) as i32 - 127;
+    f32::from_bits((((7 - exponent).clamp(-126, 126) + 127) << 23) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_scaled_by_powers_of_two_into_range() {
+        for most in [1e-30f32, 0.001, 0.5, 1.0, 1.999, 3.0, 1e4, 1e30] {
+            let scaled = most * weight_scale(most);
+            assert!((128.0..256.0).contains(&scaled), "{most} becomes {scaled}");
+        }
+        assert_eq!(weight_scale(0.0), 1.0);
+        assert_eq!(weight_scale(f32::INFINITY), 1.0);
+        assert_eq!(weight_scale(f32::NAN), 1.0);
+    }
+}

@@ -1,0 +1,117 @@
+//! Every family on a GPU, on the tiny random models of `tests/golden/families`.
+//!
+//! Runs on a machine with a GPU; elsewhere each test says that nothing was tested.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures for --nocapture, and skipped tests")]
+
+#[path = "families/goldens.rs"]
+mod goldens;
+
+use goldens::{Golden, context, error, goldens, load, logits, retyped};
+use minfer_cpu::{CpuDevice, CpuOptions, Repack};
+use minfer_cuda::{CudaDevice, CudaOptions};
+use minfer_gguf::{GgmlType, Gguf};
+use minfer_model::KvType;
+use std::sync::Arc;
+
+/// Gate of one product of the `f16` profile against the exact one. A cached key or value is no worse.
+const PRODUCT_GATE: f64 = 1.5e-3;
+
+fn device() -> Option<CudaDevice> {
+    match CudaDevice::new(&CudaOptions::default()) {
+        Ok(device) => Some(device),
+        Err(why) => {
+            eprintln!("SKIPPED, nothing was tested: {why}");
+            None
+        }
+    }
+}
+
+/// Products follow each other four times a layer (qkv, o, gate and up, down), and once in the head; at worst their
+/// errors add up.
+fn gate(golden: &Golden) -> f64 {
+    let layers = golden.gguf.tensors().filter(|t| t.name().ends_with("attn_output.weight")).count();
+    PRODUCT_GATE * (4 * layers + 1) as f64
+}
+
+#[test]
+fn every_family_agrees_with_the_float64_reference() {
+    let mut failed = Vec::new();
+    for golden in goldens() {
+        let gate = gate(&golden);
+        let mut worst: f64 = 0.0;
+        for sequence in &golden.sequences {
+            let Some(device) = device() else { return };
+            let mut model = load(&golden.gguf, context(&golden, sequence), KvType::F16, device);
+            let found = logits(&mut model, &sequence.ids, &[usize::MAX]);
+            for (position, expected) in sequence.positions.iter().zip(&sequence.logits) {
+                worst = worst.max(error(&found[*position], expected));
+            }
+        }
+        println!("{:20} {worst:.1e} of {gate:.1e}", golden.name);
+        if worst.is_nan() || worst > gate {
+            failed.push(golden.name);
+        }
+    }
+    assert!(failed.is_empty(), "above their gates: {failed:?}");
+}
+
+/// Worst row of the long sequences: quantized weights on the GPU against the same weights in float arithmetic.
+fn worst_of_type(golden: &Golden, quantized: &Arc<Gguf>) -> Option<f64> {
+    let exact = retyped(quantized, |_, _| GgmlType::F32);
+    let mut worst: f64 = 0.0;
+    for sequence in golden.sequences.iter().filter(|s| s.ids.len() <= 96) {
+        let context = context(golden, sequence);
+        let cpu = CpuOptions { threads: Some(2), isa: None, repack: Repack::On };
+        let cpu = CpuDevice::new(&cpu).expect("a device");
+        let expected = logits(&mut load(&exact, context, KvType::F32, cpu), &sequence.ids, &[usize::MAX]);
+        let found =
+            logits(&mut load(quantized, context, KvType::F16, device()?), &sequence.ids, &[usize::MAX]);
+        worst = found.iter().zip(&expected).map(|(f, e)| error(f, e)).fold(worst, f64::max);
+    }
+    Some(worst)
+}
+
+#[test]
+fn quantized_files_stay_within_their_gates() {
+    use GgmlType::*;
+    for golden in goldens() {
+        let gate = gate(&golden);
+        for ty in [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, BF16] {
+            let weights =
+                golden.gguf.tensors().filter(|t| t.name().ends_with(".weight") && !t.name().contains("norm"));
+            if weights.clone().any(|t| !t.dims()[0].is_multiple_of(ty.block_len() as u64)) {
+                continue;
+            }
+            let Some(error) = worst_of_type(&golden, &retyped(&golden.gguf, |_, _| ty)) else { return };
+            println!("{:20} {ty:6} {error:.1e} of {gate:.1e}", golden.name);
+            assert!(error < gate, "{} {ty}: {error} above {gate}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_how_a_prompt_is_cut() {
+    for golden in goldens() {
+        let sequence = golden.sequences.iter().max_by_key(|s| s.ids.len().min(100)).expect("a sequence");
+        let ids = &sequence.ids[..sequence.ids.len().min(300)];
+        let Some(device) = device() else { return };
+        let mut model = load(&golden.gguf, context(&golden, sequence), KvType::F16, device);
+        let whole = logits(&mut model, ids, &[usize::MAX]);
+        for pieces in [&[1][..], &[7, 1, 30, 2], &[64]] {
+            assert!(logits(&mut model, ids, pieces) == whole, "{} in pieces of {pieces:?}", golden.name);
+        }
+        for run in 0..20 {
+            assert!(logits(&mut model, ids, &[usize::MAX]) == whole, "{}: run {run}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn what_the_gpu_cannot_cache_is_refused_by_name() {
+    let Some(device) = device() else { return };
+    let golden = goldens().swap_remove(0);
+    let options = minfer_model::LoadOptions { kv_type: KvType::F32, ..Default::default() };
+    let refused = minfer_model::Model::load(&golden.gguf, device, &options, &mut |_, _| {});
+    let why = refused.err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(why.contains("keys and values") && why.contains("f32"), "{why}");
+}
