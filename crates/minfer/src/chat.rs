@@ -13,17 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use minfer_cpu::CpuDevice;
 use minfer_engine::executor::{Executor, Limits, RowOutput, StepError, StepOutput, Want};
 use minfer_engine::sampling::{Scratch, sample_adjusted};
 use minfer_engine::{SamplingParams, Session, StopMatcher};
 use minfer_gguf::Gguf;
-use minfer_model::Model;
 use minfer_tokenizer::{AnswerEvent, AnswerFormat, AnswerParser, ChatTemplate, Overrides, Tokenizer};
 
 use crate::llm::text::Characters;
-use crate::llm::{self, Loaded, prompt_tokens, render};
-use crate::{Error, Options, load_model};
+use crate::llm::{self, prompt_tokens, render};
+use crate::{AnyModel, Error, Loaded, Options, load_model};
 
 pub use conversation::Conversation;
 pub use record::{ModelId, Record, RecordError};
@@ -34,7 +32,7 @@ type Prompt = (String, Vec<u32>);
 
 /// A model in conversation.
 pub struct Chat {
-    model: Model<CpuDevice>,
+    model: AnyModel,
     session: Session,
     /// The tokens whose keys and values the session holds.
     kept: Vec<u32>,

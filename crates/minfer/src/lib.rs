@@ -15,6 +15,7 @@
 
 pub mod bench;
 pub mod chat;
+mod device;
 pub mod env;
 pub mod facts;
 mod llm;
@@ -23,9 +24,12 @@ mod random;
 pub mod source;
 pub mod synth;
 
-pub use llm::{Error, Generate, Generation, Llm, Loaded, Message, Options, Piece, Summary, load_model};
+pub use device::{AnyModel, DeviceChoice, Loaded, gpu_unavailable, load_model};
+pub use llm::{Error, Generate, Generation, Llm, Message, Options, Piece, Summary};
 
 pub use minfer_cpu as cpu;
+#[cfg(feature = "cuda")]
+pub use minfer_cuda as cuda;
 pub use minfer_engine as engine;
 pub use minfer_gguf as gguf;
 pub use minfer_model as model;

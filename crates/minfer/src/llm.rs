@@ -5,16 +5,17 @@ pub(crate) mod text;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use minfer_cpu::{CpuDevice, CpuOptions};
+use minfer_cpu::CpuOptions;
 use minfer_engine::{
     Canceller, Engine, EngineConfig, Event, FinishReason, Handle, Logprobs, Request, RequestError,
     SamplingParams, StartError, Stop, SubmitError, TokenTable, Usage,
 };
 use minfer_gguf::Gguf;
-use minfer_model::{LoadOptions, Model};
+use minfer_model::LoadOptions;
 use minfer_tokenizer::{ChatTemplate, EncodeOptions, Overrides, TemplateInput, Tokenizer};
 use serde::{Deserialize, Serialize};
 
+use crate::device::{DeviceChoice, Loaded, load_model};
 use crate::facts::Facts;
 use crate::source::{Cache, Source, SourceError};
 use text::Characters;
@@ -32,6 +33,9 @@ pub enum Error {
     /// A model that cannot be loaded.
     #[error(transparent)]
     Model(#[from] minfer_model::Error),
+    /// A GPU that was asked for and cannot be used.
+    #[error("no GPU: {0}")]
+    Gpu(String),
     /// A vocabulary or template that cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] minfer_tokenizer::Error),
@@ -63,36 +67,14 @@ pub enum Error {
 /// How to load a model.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// What runs the model.
+    pub device: DeviceChoice,
     /// The CPU's threads, instruction set and weight layout.
     pub cpu: CpuOptions,
     /// Context, size of a step, number of sequences.
     pub load: LoadOptions,
     /// The pre-tokenizer rule, instead of the one that the file names.
     pub pre: Option<String>,
-}
-
-/// A model on the CPU, for who drives it without an engine.
-pub struct Loaded {
-    /// The model: an [`Executor`](minfer_engine::executor::Executor).
-    pub model: Model<CpuDevice>,
-    /// Whether its weights were rearranged in memory.
-    pub repacked: bool,
-}
-
-/// Loads a model onto the CPU. `progress` hears the bytes of weights done, and of all.
-///
-/// # Errors
-///
-/// [`Error::Model`].
-pub fn load_model(
-    gguf: &Arc<Gguf>,
-    options: &Options,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Loaded, Error> {
-    let mut device = CpuDevice::new(&options.cpu).map_err(minfer_model::Error::from)?;
-    let repacked = device.settle_repack(gguf.tensors().map(|t| t.data().len() as u64).sum());
-    let model = Model::load(gguf, device, &options.load, progress)?;
-    Ok(Loaded { model, repacked })
 }
 
 /// One message of a conversation.
@@ -182,8 +164,7 @@ impl Llm {
         }
         let template = ChatTemplate::from_gguf(gguf.metadata())?;
         let Loaded { model, repacked } = load_model(gguf, options, progress)?;
-        let device = model.device();
-        tracing::info!(isa = %device.isa(), threads = device.threads(), repacked, "model loaded");
+        tracing::info!(device = model.describe(), repacked, "model loaded");
         let config = EngineConfig {
             max_running: options.load.sequences,
             step_tokens: options.load.max_tokens,

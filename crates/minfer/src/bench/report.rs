@@ -26,6 +26,8 @@ pub enum Format {
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
+    /// The GPU's name; empty if none runs the model.
+    pub gpu: String,
     /// Device that runs the model.
     pub backend: String,
     /// Instruction set level in use.
@@ -91,7 +93,7 @@ impl Row {
             ("build_commit", json!(crate::BUILD_COMMIT)),
             ("build_number", json!(crate::build_number())),
             ("cpu_info", json!(self.machine.cpu)),
-            ("gpu_info", json!("")),
+            ("gpu_info", json!(self.machine.gpu)),
             ("backends", json!(self.machine.backend)),
             ("model_filename", json!(self.filename)),
             ("model_type", json!(self.facts.model_type())),
@@ -326,6 +328,7 @@ mod tests {
             samples: vec![Duration::from_secs(1), Duration::from_secs(2)],
             machine: Machine {
                 cpu: "Some CPU".into(),
+                gpu: String::new(),
                 backend: "CPU".into(),
                 isa: "avx2".into(),
                 read_bandwidth: Some(20e9),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use minfer::DeviceChoice;
 use minfer::cpu::{CpuOptions, Isa, Repack};
 use minfer::engine::SamplingParams;
 use minfer::gguf::Gguf;
@@ -71,6 +72,9 @@ pub(super) struct DeviceArgs {
     /// What runs the model
     #[arg(long, value_enum, default_value_t = Device::Auto)]
     pub device: Device,
+    /// Number of the GPU
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub gpu: usize,
     /// Instruction set level: scalar, avx2, … (`minfer doctor` lists them); the best of this machine if left out
     #[arg(long, value_name = "LEVEL")]
     pub isa: Option<Isa>,
@@ -83,6 +87,17 @@ pub(super) struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// What runs the model. A profile that it does not have is refused.
+    pub(super) fn choice(&self) -> Result<DeviceChoice> {
+        match (self.device, self.numerics) {
+            (Device::Cuda, Numerics::Exact) => Err(usage("--numerics exact is the CPU's; a GPU has f16")),
+            (Device::Cpu, Numerics::F16) => Err(usage("--numerics f16 is a GPU's; the CPU has exact")),
+            (Device::Cuda, _) | (Device::Auto, Numerics::F16) => Ok(DeviceChoice::Cuda(self.gpu)),
+            (Device::Cpu, _) | (Device::Auto, Numerics::Exact) => Ok(DeviceChoice::Cpu),
+            (Device::Auto, Numerics::Auto) => Ok(DeviceChoice::Auto),
+        }
+    }
+
     /// How to set the CPU up, with so many threads.
     pub(super) fn cpu(&self, threads: &ThreadArgs) -> CpuOptions {
         CpuOptions { threads: threads.threads, isa: self.isa, repack: self.repack.into() }
@@ -92,19 +107,23 @@ impl DeviceArgs {
 /// A device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Device {
-    /// The best there is: the CPU
+    /// The best there is: a GPU that this build can use, else the CPU
     Auto,
     /// The CPU
     Cpu,
+    /// An NVIDIA GPU
+    Cuda,
 }
 
 /// A numerics profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Numerics {
-    /// The device's default: `exact` on the CPU
+    /// The device's own: `exact` on the CPU, `f16` on a GPU
     Auto,
-    /// Integer sums in a fixed order
+    /// Integer sums in a fixed order, on the CPU
     Exact,
+    /// Half precision with sums in single precision and a fixed order, on a GPU
+    F16,
 }
 
 /// [`Repack`] as a flag.

@@ -12,7 +12,7 @@ use minfer::gguf::Gguf;
 use minfer::model::LoadOptions;
 use minfer::source::Source;
 use minfer::tokenizer::Tokenizer;
-use minfer::{Options, load_model};
+use minfer::{AnyModel, Options, load_model};
 
 use super::args::{DeviceArgs, KvArg, cache_type, open, parse_positive, parse_source, usage};
 use super::terminal::{note, stderr_is_terminal};
@@ -165,6 +165,7 @@ impl Args {
     ) -> Result<()> {
         let chunk = setting.batch.min(setting.ubatch);
         let options = Options {
+            device: self.device.choice()?,
             cpu: CpuOptions {
                 threads: Some(setting.threads),
                 isa: self.device.isa,
@@ -183,15 +184,8 @@ impl Args {
         // A file without a vocabulary can be benchmarked too.
         let tokenizer = Tokenizer::from_gguf(gguf.metadata()).ok();
         let bos = tokenizer.and_then(|t| t.bos().filter(|_| t.adds_bos()));
-        let isa = loaded.model.device().isa();
-        let machine = Machine {
-            cpu: host.cpu.clone(),
-            backend: "CPU".to_owned(),
-            isa: isa.to_string(),
-            read_bandwidth: setting.bandwidth,
-        };
         let facts = Facts::of(gguf);
-        let kernels = facts.kernels(isa);
+        let (machine, kernels) = machine(&loaded.model, &facts, host, setting);
         let mut bench = Bench::new(&mut loaded.model, chunk, bos)?;
         for &test in tests {
             let time = SystemTime::now();
@@ -219,5 +213,35 @@ impl Args {
             })?;
         }
         Ok(())
+    }
+}
+
+/// Where the rows come from, and the kernels that ran.
+fn machine(model: &AnyModel, facts: &Facts, host: &Host, setting: Setting) -> (Machine, Vec<String>) {
+    let machine = Machine {
+        cpu: host.cpu.clone(),
+        gpu: String::new(),
+        backend: "CPU".to_owned(),
+        isa: String::new(),
+        read_bandwidth: setting.bandwidth,
+    };
+    match model {
+        AnyModel::Cpu(model) => {
+            let isa = model.device().isa();
+            (Machine { isa: isa.to_string(), ..machine }, facts.kernels(isa))
+        }
+        #[cfg(feature = "cuda")]
+        AnyModel::Cuda(model) => {
+            let device = model.device();
+            let (major, minor) = device.info().capability;
+            let machine = Machine {
+                gpu: device.info().name.clone(),
+                backend: "CUDA".to_owned(),
+                isa: format!("sm_{major}{minor}"),
+                read_bandwidth: device.read_bandwidth().ok(),
+                ..machine
+            };
+            (machine, device.kernels_of_types(&facts.matrix_types))
+        }
     }
 }

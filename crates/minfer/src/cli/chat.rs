@@ -116,6 +116,7 @@ impl Args {
     fn load(&self) -> Result<Chat> {
         let gguf = open(&self.model.model)?;
         let options = Options {
+            device: self.device.choice()?,
             cpu: self.device.cpu(&self.threads),
             load: self.context.load()?,
             pre: self.vocabulary.pre.clone(),

@@ -45,6 +45,7 @@ impl Args {
                 "read_bandwidth": bandwidth,
                 "architectures": minfer::model::ARCHITECTURES.iter().map(|a| a.name).collect::<Vec<_>>(),
                 "cache": cache.as_ref().ok().map(|c| c.dir().display().to_string()),
+                "gpu": gpu_report(),
                 "kernels": kernels(Isa::best()).map(|k| json!({
                     "id": k.id(), "op": k.op, "type": k.ty.name(), "activations": k.activations,
                 })).collect::<Value>(),
@@ -125,6 +126,55 @@ fn machine(host: &Host, bandwidth: Option<f64>) -> String {
         }
         None => text += "                bandwidth could not be measured\n",
     }
-    text += "GPU           none: this build has no GPU support\n";
+    text + &gpu_text()
+}
+
+/// One line per GPU, or why there is none.
+fn gpu_text() -> String {
+    let mut text = String::new();
+    #[cfg(feature = "cuda")]
+    for gpu in minfer::cuda::gpus().unwrap_or_default() {
+        let (major, minor) = gpu.capability;
+        let driver = format!("{}.{}", gpu.driver / 1000, gpu.driver % 1000 / 10);
+        text += &format!(
+            "GPU {:<9} {}, compute capability {major}.{minor}, {} multiprocessors, {}; driver for CUDA {driver}\n",
+            gpu.index,
+            gpu.name,
+            gpu.multiprocessors,
+            human_bytes(gpu.memory)
+        );
+        text += &match gpu.unusable {
+            None => "                will be used; --device cpu does not\n".to_owned(),
+            Some(why) => format!("                not used: {why}\n"),
+        };
+    }
+    #[cfg(feature = "cuda")]
+    if !text.is_empty() {
+        text += &format!("                kernels for {}\n", minfer::cuda::ARCHS);
+    }
+    if text.is_empty() {
+        text = format!("GPU           none: {}\n", minfer::gpu_unavailable().unwrap_or_default());
+    }
     text
+}
+
+/// The same for programs.
+fn gpu_report() -> Value {
+    #[cfg(feature = "cuda")]
+    let gpus = minfer::cuda::gpus().unwrap_or_default();
+    #[cfg(feature = "cuda")]
+    let gpus = gpus.iter().map(|gpu| {
+        json!({
+            "index": gpu.index,
+            "name": gpu.name,
+            "compute_capability": format!("{}.{}", gpu.capability.0, gpu.capability.1),
+            "multiprocessors": gpu.multiprocessors,
+            "memory": gpu.memory,
+            "driver_cuda": gpu.driver,
+            "unusable": gpu.unusable.as_ref().map(ToString::to_string),
+        })
+    });
+    #[cfg(not(feature = "cuda"))]
+    let gpus = std::iter::empty::<Value>();
+    json!({ "gpus": gpus.collect::<Value>(), "unavailable": minfer::gpu_unavailable() })
 }

@@ -138,8 +138,13 @@ pub(super) fn translate(args: impl Iterator<Item = OsString>) -> Result<Vec<OsSt
     Ok(out)
 }
 
-/// Every layer is computed on the CPU: 0 says so, anything else asks for what is not here.
+/// A model is on one device as a whole. Without GPU support 0 says so, and anything else asks for what is not here; with
+/// it, 0 is `--device cpu`, and anything else is what happens anyway.
 fn gpu_layers(flag: &str, value: &str) -> Result<(), clap::Error> {
+    if cfg!(feature = "cuda") {
+        let cpu = || error(format!("{flag} 0: say --device cpu"));
+        return if value == "0" { Err(cpu()) } else { Ok(()) };
+    }
     if value == "0" {
         return Ok(());
     }

@@ -67,6 +67,7 @@ impl Args {
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         let task = Task { tokens: &tokens, n_ctx, bos };
         let options = Options {
+            device: self.device.choice()?,
             cpu: self.device.cpu(&self.threads),
             load: LoadOptions {
                 context: Some(n_ctx),

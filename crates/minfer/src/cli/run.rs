@@ -109,6 +109,7 @@ impl Args {
 
     fn load(&self, gguf: &Arc<Gguf>) -> Result<Llm> {
         let options = Options {
+            device: self.device.choice()?,
             cpu: self.device.cpu(&self.threads),
             load: self.context.load()?,
             pre: self.vocabulary.pre.clone(),

@@ -9,7 +9,6 @@ use minfer::engine::executor::{Executor, RowOutput, StepOutput, Want};
 use minfer::gguf::{GgmlType, Gguf, TensorSpec, quant, to_bytes};
 use minfer::model::{KvType, LoadOptions, Model};
 use minfer::source::{Cache, Source};
-use minfer::{Options, load_model};
 use serde_json::Value;
 
 pub(crate) const SMOLLM2: &str = "smollm2";
@@ -35,9 +34,11 @@ pub(crate) fn cores() -> MutexGuard<'static, ()> {
 
 /// A loaded model with room for `context` tokens.
 pub(crate) fn load(name: &str, cpu: CpuOptions, context: usize) -> Model<CpuDevice> {
-    let load = LoadOptions { context: Some(context), max_outputs: 64, ..LoadOptions::default() };
-    let loaded = load_model(&open(name), &Options { cpu, load, pre: None }, &mut |_, _| {});
-    loaded.expect("the model is loaded").model
+    let options = LoadOptions { context: Some(context), max_outputs: 64, ..LoadOptions::default() };
+    let file = open(name);
+    let mut device = CpuDevice::new(&cpu).expect("a device");
+    device.settle_repack(file.tensors().map(|t| t.data().len() as u64).sum());
+    Model::load(&file, device, &options, &mut |_, _| {}).expect("the model is loaded")
 }
 
 /// The same model with every tensor dequantized to F32, and an F32 cache: float arithmetic throughout.

@@ -1,0 +1,151 @@
+//! What runs a model: the CPU or, in a build with the feature `cuda`, an NVIDIA GPU.
+
+use std::sync::Arc;
+
+use minfer_cpu::CpuDevice;
+#[cfg(feature = "cuda")]
+use minfer_cuda::{CudaDevice, CudaOptions};
+use minfer_engine::executor::{Executor, Limits, StepError, StepId, StepOutput, StepPlan};
+use minfer_gguf::Gguf;
+use minfer_model::{DecoderSpec, Model};
+use minfer_ops::Device as _;
+
+use crate::{Error, Options};
+
+/// Which device is to run a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// A GPU that this build can use, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+}
+
+/// A model on one of the devices.
+#[allow(clippy::large_enum_variant, reason = "one of it per process")]
+pub enum AnyModel {
+    /// On the CPU.
+    Cpu(Model<CpuDevice>),
+    /// On an NVIDIA GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(Model<CudaDevice>),
+}
+
+/// A loaded model, for who drives it without an engine.
+pub struct Loaded {
+    /// The model: an [`Executor`].
+    pub model: AnyModel,
+    /// Whether its weights were rearranged in memory.
+    pub repacked: bool,
+}
+
+/// Runs an expression on the model inside.
+macro_rules! each {
+    ($any:expr, $model:ident => $what:expr) => {
+        match $any {
+            AnyModel::Cpu($model) => $what,
+            #[cfg(feature = "cuda")]
+            AnyModel::Cuda($model) => $what,
+        }
+    };
+}
+
+impl AnyModel {
+    /// What the model is.
+    pub fn spec(&self) -> &DecoderSpec {
+        each!(self, model => model.spec())
+    }
+
+    /// The device, for people.
+    pub fn describe(&self) -> String {
+        each!(self, model => model.device().describe())
+    }
+
+    /// The CPU, if it runs there.
+    pub fn cpu(&self) -> Option<&CpuDevice> {
+        match self {
+            AnyModel::Cpu(model) => Some(model.device()),
+            #[cfg(feature = "cuda")]
+            AnyModel::Cuda(_) => None,
+        }
+    }
+}
+
+impl Executor for AnyModel {
+    fn limits(&self) -> &Limits {
+        each!(self, model => model.limits())
+    }
+
+    fn submit(&mut self, plan: &StepPlan) -> Result<StepId, StepError> {
+        each!(self, model => model.submit(plan))
+    }
+
+    fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError> {
+        each!(self, model => model.wait(step, out))
+    }
+}
+
+/// Why a GPU cannot be used, in one line; `None` if it can.
+pub fn gpu_unavailable() -> Option<String> {
+    #[cfg(feature = "cuda")]
+    return match minfer_cuda::gpus() {
+        Ok(gpus) if gpus.is_empty() => Some("the driver sees no GPU".to_owned()),
+        Ok(gpus) => {
+            let usable = gpus.iter().any(|gpu| gpu.unusable.is_none());
+            let why = gpus.into_iter().next().and_then(|gpu| gpu.unusable);
+            why.filter(|_| !usable).map(|why| why.to_string())
+        }
+        Err(why) => Some(why.to_string()),
+    };
+    #[cfg(not(feature = "cuda"))]
+    Some(
+        "this build has no GPU support; `cargo build --release --features cuda` makes one that has"
+            .to_owned(),
+    )
+}
+
+/// Loads a model onto the device that the options ask for. `progress` hears the bytes of weights done, and of all.
+///
+/// # Errors
+///
+/// [`Error::Model`]; [`Error::Gpu`] if a GPU was asked for and there is none.
+pub fn load_model(
+    gguf: &Arc<Gguf>,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Loaded, Error> {
+    match options.device {
+        DeviceChoice::Cpu => {}
+        DeviceChoice::Auto => {
+            let why = gpu_unavailable();
+            #[cfg(feature = "cuda")]
+            if why.is_none() {
+                return load_cuda(gguf, 0, options, progress);
+            }
+            tracing::info!("the CPU runs the model: {}", why.unwrap_or_default());
+        }
+        #[cfg(feature = "cuda")]
+        DeviceChoice::Cuda(gpu) => return load_cuda(gguf, gpu, options, progress),
+        #[cfg(not(feature = "cuda"))]
+        DeviceChoice::Cuda(_) => return Err(Error::Gpu(gpu_unavailable().unwrap_or_default())),
+    }
+    let mut device = CpuDevice::new(&options.cpu).map_err(minfer_model::Error::from)?;
+    let repacked = device.settle_repack(gguf.tensors().map(|t| t.data().len() as u64).sum());
+    let model = AnyModel::Cpu(Model::load(gguf, device, &options.load, progress)?);
+    Ok(Loaded { model, repacked })
+}
+
+#[cfg(feature = "cuda")]
+fn load_cuda(
+    gguf: &Arc<Gguf>,
+    gpu: usize,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Loaded, Error> {
+    let device = CudaDevice::new(&CudaOptions { gpu }).map_err(|why| Error::Gpu(why.to_string()))?;
+    let model = AnyModel::Cuda(Model::load(gguf, device, &options.load, progress)?);
+    Ok(Loaded { model, repacked: false })
+}
