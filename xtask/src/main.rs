@@ -5,6 +5,7 @@ mod bench;
 mod cross;
 mod cuda;
 mod golden;
+mod pack;
 mod tidy;
 mod wide;
 
@@ -26,6 +27,7 @@ usage: cargo xtask TASK
                                      compare two records; fails if a test became slower than the bar (default 3)
   cuda-toolkit                       install nvcc below target/, for builds with --features cuda
   cuda-ledger                        compile the kernels and write their registers and spills to crates/cuda/ledger.toml
+  gpu-pack [ARCH]                    make target/gpu-pack for a host with a driver and nothing else (default 90a)
 ";
 
 fn main() -> ExitCode {
@@ -52,6 +54,8 @@ fn task(args: &[&str]) -> Result<()> {
         ["bench", "record", rest @ ..] => bench::record(&root, rest),
         ["bench", "compare", rest @ ..] => bench::compare(rest),
         ["cuda-toolkit"] => cuda::toolkit(&root),
+        ["gpu-pack"] => pack::run(&root, "90a"),
+        ["gpu-pack", arch] => pack::run(&root, arch),
         ["cuda-ledger"] => cuda::ledger(&root),
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");

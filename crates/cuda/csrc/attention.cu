@@ -65,6 +65,7 @@ __device__ __forceinline__ void attention(const AttentionArgs& a) {
     // Outputs of earlier segments, if this block walks them.
     __shared__ float run_o[SPLIT ? 1 : ROWS][SPLIT ? 1 : D];
 
+    grid_wait();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int kv_head = blockIdx.y, share = a.q_heads / a.kv_heads, dim = a.dim;
 
@@ -286,6 +287,7 @@ KERNELS(256)
 
 // Merges the partials of a row. Grid: q heads × tokens, a thread per channel.
 extern "C" __global__ void __launch_bounds__(256) attention_merge(const AttentionArgs a) {
+    grid_wait();
     const int token = blockIdx.y, c = threadIdx.x;
     if (c >= a.dim) return;
     const int position = a.spans.position[token];

@@ -15,10 +15,26 @@ constexpr int KV_BLOCK = 64;
 // a[0]: row g, k 2t, 2t+1; a[1]: row g+8; a[2], a[3]: the same rows, k + 8;
 // b[0]: k 2t, 2t+1 of column g; b[1]: k + 8; d[0], d[1]: row g, columns 2t, 2t+1; d[2], d[3]: row g + 8.
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Every kernel says that the next one may start, and waits for the one before before it touches what that may write or
+// read. Launched without the attribute that allows it, both do nothing.
+__device__ __forceinline__ void grid_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Where value k of a product's input lies in its row: per 64 values, the B fragments of four m16n8k16 steps, 32 bytes
+// for each t, so that a lane reads those of a step, or of all four, at once.
+__device__ __forceinline__ int fragment_place(int k) {
+    const int r = k % 16;
+    return k / 64 * 64 + r % 8 / 2 * 16 + k % 64 / 16 * 4 + r / 8 * 2 + r % 2;
 }
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {

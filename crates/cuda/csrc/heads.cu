@@ -52,6 +52,7 @@ __device__ __forceinline__ half saturated(float v) {
 
 // In double precision before the rounding, as on the CPU. A thread per pair.
 extern "C" __global__ void __launch_bounds__(THREADS) rope_angles(const RopeArgs a) {
+    grid_wait();
     const int token = blockIdx.x;
     for (int i = threadIdx.x; i < a.pairs; i += THREADS) {
         double sine, cosine;
@@ -66,6 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rope_angles(const RopeArgs
 extern "C" __global__ void __launch_bounds__(THREADS) finish_heads(const HeadsArgs a) {
     __shared__ float shared[WARPS];
     __shared__ float head[256];
+    grid_wait();
     const int token = blockIdx.y, dim = a.dim;
     int h = blockIdx.x;
     const int part = h < a.q_heads ? 0 : h < a.q_heads + a.kv_heads ? 1 : 2;

@@ -9,6 +9,7 @@ struct ProbeArgs {
 
 // Reads everything once, eight independent loads of 16 bytes at a time.
 extern "C" __global__ void __launch_bounds__(256) probe_read(const ProbeArgs a) {
+    grid_wait();
     const uint64_t stride = static_cast<uint64_t>(gridDim.x) * blockDim.x;
     uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     uint32_t seen = 0;

@@ -1,9 +1,10 @@
-// Kernels over rows of activations: norms, and the f16 profile's input of a product. A block of 256 threads per row;
-// sums over a row are taken in an order that its length fixes.
+// Kernels over rows of activations: norms, and the f16 profile's input of a product. A block of 1024 threads per row,
+// as with one token a single block does it and everything waits. Sums over a row are taken in an order that its length
+// fixes.
 #include "common.cuh"
 
 namespace {
-constexpr int WARPS = 8;
+constexpr int WARPS = 32;
 constexpr int THREADS = WARPS * WARP;
 
 enum class Norm : int { None = 0, Rms = 1, Layer = 2 };
@@ -63,7 +64,7 @@ struct PrepareArgs {
     const float* x;          // [rows][x_stride]
     const float* other;      // for a gated activation: [rows][x_stride], or null
     const uint32_t* gather;  // row of x for each row of the result, or null
-    half* out;               // [rows][out_stride], zero beyond n
+    half* out;               // [rows][out_stride] at `fragment_place`, zero beyond n
     float* unscale;          // [rows]
     float* plain;            // the same before the scale, [rows][n], or null
     NormArgs norm;
@@ -88,6 +89,7 @@ struct NormRowsArgs {
 // A product's input: norm or activation, then half precision under the row's power of two.
 extern "C" __global__ void __launch_bounds__(THREADS) prepare_rows(const PrepareArgs a) {
     __shared__ float shared[WARPS];
+    grid_wait();
     const int row = blockIdx.x;
     const size_t from = static_cast<size_t>(a.gather ? a.gather[row] : row) * a.x_stride;
     const float* x = a.x + from;
@@ -103,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_rows(const Prepare
     half* out = a.out + static_cast<size_t>(row) * a.out_stride;
     for (int i = threadIdx.x; i < a.out_stride; i += THREADS) {
         float y = i < a.n ? value(i) : 0.0f;
-        out[i] = __float2half_rn(y * scale);
+        out[fragment_place(i)] = __float2half_rn(y * scale);
         if (a.plain && i < a.n) a.plain[static_cast<size_t>(row) * a.n + i] = y;
     }
     if (threadIdx.x == 0) a.unscale[row] = inverse_power(scale);
@@ -112,6 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_rows(const Prepare
 // A norm of whole rows, stored or added.
 extern "C" __global__ void __launch_bounds__(THREADS) norm_rows(const NormRowsArgs a) {
     __shared__ float shared[WARPS];
+    grid_wait();
     const float* x = a.x + static_cast<size_t>(blockIdx.x) * a.x_stride;
     float* out = a.out + static_cast<size_t>(blockIdx.x) * a.out_stride;
     const Moments m = moments(a.norm, x, a.n, shared);

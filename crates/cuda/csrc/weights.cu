@@ -13,6 +13,7 @@ struct EmbedArgs {
 // x[t] = table[tokens[t]] · scale, exactly as the reference dequantizes. A block of 128 threads per token.
 template <class F>
 __device__ __forceinline__ void embed(const EmbedArgs& a) {
+    grid_wait();
     const uint8_t* row = a.table + a.tokens[blockIdx.x] * a.row_bytes;
     float* x = a.x + static_cast<size_t>(blockIdx.x) * a.cols;
     for (int k = threadIdx.x * 8; k < a.cols; k += blockDim.x * 8) {
@@ -35,6 +36,7 @@ struct BoundArgs {
 
 template <class F>
 __device__ __forceinline__ void bound(const BoundArgs& a) {
+    grid_wait();
     float most = 0.0f;
     for (int r = blockIdx.x; r < a.rows; r += gridDim.x) {
         const uint8_t* row = a.w + r * a.row_bytes;

@@ -1,6 +1,6 @@
 //! Parameters of the kernels, field by field as the structs of `csrc/` have them. Addresses are of the GPU; 0 is none.
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 
 use crate::driver::Buffer;
 
@@ -21,7 +21,7 @@ pub(crate) enum Finish {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct MatmulArgs {
     pub(crate) w: Address,
     pub(crate) x: Address,
@@ -40,9 +40,12 @@ pub(crate) struct MatmulArgs {
     pub(crate) finish: i32,
     pub(crate) factor: f32,
     pub(crate) soft_cap: f32,
+    /// Structs have no padding, so that their bytes can be compared.
+    pub(crate) unused: i32,
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct EmbedArgs {
     pub(crate) table: Address,
     pub(crate) tokens: Address,
@@ -53,6 +56,7 @@ pub(crate) struct EmbedArgs {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct BoundArgs {
     pub(crate) w: Address,
     pub(crate) most: Address,
@@ -61,9 +65,19 @@ pub(crate) struct BoundArgs {
     pub(crate) cols: i32,
 }
 
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct RepackArgs {
+    pub(crate) from: Address,
+    pub(crate) to: Address,
+    pub(crate) row_bytes: u64,
+    pub(crate) rows: i32,
+    pub(crate) cols: i32,
+}
+
 /// `NormArgs` of `csrc/rows.cu`; kind 0 is none.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct NormArgs {
     pub(crate) weight: Address,
     pub(crate) bias: Address,
@@ -72,6 +86,7 @@ pub(crate) struct NormArgs {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct PrepareArgs {
     pub(crate) x: Address,
     pub(crate) other: Address,
@@ -87,6 +102,7 @@ pub(crate) struct PrepareArgs {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct NormRowsArgs {
     pub(crate) x: Address,
     pub(crate) out: Address,
@@ -96,9 +112,11 @@ pub(crate) struct NormRowsArgs {
     pub(crate) n: i32,
     pub(crate) x_stride: i32,
     pub(crate) out_stride: i32,
+    pub(crate) unused: i32,
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct RopeArgs {
     pub(crate) inv_freq: Address,
     pub(crate) position: Address,
@@ -108,7 +126,7 @@ pub(crate) struct RopeArgs {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct Spans {
     pub(crate) span_of: Address,
     pub(crate) position: Address,
@@ -122,7 +140,7 @@ pub(crate) struct Spans {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct HeadNormArgs {
     pub(crate) weight: Address,
     pub(crate) bias: Address,
@@ -130,9 +148,11 @@ pub(crate) struct HeadNormArgs {
     pub(crate) kind: i32,
     /// Values from one head's weights to the next one's; 0 if all share them.
     pub(crate) stride: i32,
+    pub(crate) unused: i32,
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct HeadsArgs {
     pub(crate) q: Address,
     pub(crate) k: Address,
@@ -154,6 +174,7 @@ pub(crate) struct HeadsArgs {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct AttentionArgs {
     pub(crate) q: Address,
     pub(crate) q_unscale: Address,
@@ -173,6 +194,7 @@ pub(crate) struct AttentionArgs {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct ProbeArgs {
     pub(crate) data: Address,
     pub(crate) sink: Address,

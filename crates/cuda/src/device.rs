@@ -10,10 +10,14 @@ mod tests;
 use crate::args::{Address, NormArgs, at};
 use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, Unavailable};
 use crate::kernels::Kernels;
+use crate::launch::{Lane, Queue};
 use crate::matrix::Matrix;
 use minfer_ops::*;
 use state::State;
 use std::sync::Arc;
+
+/// Tokens up to which a step's launches are kept for a graph: launching is what such steps wait for.
+const GRAPH_TOKENS: usize = 16;
 
 /// How to set a GPU up.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +29,7 @@ pub struct CudaOptions {
 /// A GPU that runs a decoder.
 pub struct CudaDevice {
     // Dropped in this order: what holds memory and modules before the stream and the context.
+    queue: Queue,
     state: Option<State>,
     ropes: Vec<LoadedRope>,
     common: Common,
@@ -173,7 +178,7 @@ impl CudaDevice {
             attention_split: attention("split")?,
             attention_merge: get("attention", "attention_merge")?,
         };
-        Ok(CudaDevice { state: None, ropes: Vec::new(), common, kernels, gpu })
+        Ok(CudaDevice { queue: Queue::default(), state: None, ropes: Vec::new(), common, kernels, gpu })
     }
 
     /// What it is.
@@ -187,6 +192,20 @@ impl CudaDevice {
     /// The driver fails.
     pub fn free_memory(&self) -> Result<u64, DeviceError> {
         Ok(self.gpu.free_memory()?)
+    }
+
+    /// Steps that were replayed as a graph so far.
+    pub fn replayed_steps(&self) -> u64 {
+        self.queue.replays()
+    }
+
+    fn lane(&self) -> Lane<'_> {
+        Lane { gpu: &self.gpu, queue: &self.queue }
+    }
+
+    /// Runs what the step has kept.
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.queue.flush(&self.gpu)
     }
 
     fn state(&self) -> Result<&State, DeviceError> {
@@ -239,8 +258,13 @@ impl Device for CudaDevice {
 
     fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         self.gpu.make_current()?;
+        // A step without outputs may still be kept.
+        self.flush()?;
         match &mut self.state {
-            Some(state) => state.begin(&self.gpu, batch)?,
+            Some(state) => {
+                state.begin(&self.gpu, batch)?;
+                self.queue.keep(batch.tokens.len() <= GRAPH_TOKENS);
+            }
             None => return Err(DeviceError::Fault("a step before memory was reserved".into())),
         }
         self.run_ropes()
@@ -271,12 +295,14 @@ impl Device for CudaDevice {
     }
 
     fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.flush()?;
         let state = self.state()?;
         expect_reserved("logits asked", state.outputs * state.reserve.vocab, out.len())?;
         self.gpu.download(&state.logits, out)
     }
 
     fn hidden(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.flush()?;
         let state = self.state()?;
         expect_reserved("hidden values asked", state.outputs * state.reserve.d_model, out.len())?;
         self.gpu.download(&state.hidden, out)

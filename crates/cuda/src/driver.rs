@@ -1,5 +1,6 @@
 //! The CUDA driver: opened at run time, every call checked, every handle freed.
 
+mod graph;
 mod memory;
 mod sys;
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use minfer_ops::DeviceError;
 
+pub(crate) use graph::Graph;
 pub(crate) use memory::{Buffer, Pinned};
 use sys::{Driver, Status};
 
@@ -273,26 +275,28 @@ impl Gpu {
     /// # Safety
     /// `args` is the kernel's only parameter, of the type that it has, and what it points to is there until the kernel
     /// has run; the grid is one that the kernel stays inside its memory for.
-    pub(crate) unsafe fn launch<A>(
+    pub(crate) unsafe fn launch(
         &self,
         kernel: Kernel,
-        grid: [usize; 3],
-        block: usize,
-        args: &A,
+        grid: [u32; 3],
+        block: u32,
+        args: &[u64],
     ) -> Result<(), Failure> {
-        let [x, y, z] = grid.map(|n| n as u32);
-        if x == 0 || y == 0 || z == 0 {
+        if grid.contains(&0) {
             return Ok(());
         }
+        // On Hopper and later a kernel starts before the one before has ended, and waits for it in `grid_wait`.
+        let mut attribute = sys::LaunchAttribute::programmatic();
+        let early = self.info.capability >= (9, 0);
         let config = sys::LaunchConfig {
-            grid: [x, y, z],
-            block: [block as u32, 1, 1],
+            grid,
+            block: [block, 1, 1],
             shared_bytes: 0,
             stream: self.stream,
-            attributes: null_mut(),
-            attribute_count: 0,
+            attributes: &raw mut attribute,
+            attribute_count: u32::from(early),
         };
-        let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
+        let mut parameters = [args.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the caller's promise; the driver copies the parameter before it returns.
         unsafe {
             call!(
@@ -323,7 +327,7 @@ pub(crate) struct Module {
 unsafe impl Send for Module {}
 
 /// A kernel of a module that is never unloaded before the device.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kernel(*mut c_void);
 
 // SAFETY: a handle that any thread with the context may use.
@@ -343,16 +347,16 @@ impl Module {
         Ok(Kernel(handle))
     }
 
-    /// Writes the variable `name`; `false` if the module has none.
-    pub(crate) fn set_global(&self, gpu: &Gpu, name: &str, bytes: &[u8]) -> Result<bool, DeviceError> {
+    /// Writes the variable `name`, whose size is that of `bytes`.
+    pub(crate) fn set_global(&self, gpu: &Gpu, name: &str, bytes: &[u8]) -> Result<(), DeviceError> {
         let (mut address, mut size) = (0, 0);
         let text = CString::new(name).unwrap_or_default();
         // SAFETY: a live module, places for two integers, a string that ends with zero.
-        let status = unsafe {
-            (gpu.driver().cuModuleGetGlobal_v2)(&raw mut address, &raw mut size, self.handle, text.as_ptr())
-        };
-        if status != 0 {
-            return Ok(false);
+        unsafe {
+            call!(
+                gpu.driver(),
+                cuModuleGetGlobal_v2(&raw mut address, &raw mut size, self.handle, text.as_ptr())
+            )?;
         }
         if size != bytes.len() {
             return Err(DeviceError::Fault(format!("{name} has {size} bytes, expected {}", bytes.len())));
@@ -361,8 +365,7 @@ impl Module {
         unsafe {
             call!(gpu.driver(), cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), size, gpu.stream))?
         };
-        gpu.synchronize()?;
-        Ok(true)
+        Ok(gpu.synchronize()?)
     }
 }
 

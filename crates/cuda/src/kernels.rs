@@ -46,6 +46,9 @@ pub const KERNEL_TYPES: &[(GgmlType, &str)] = &[
     (GgmlType::NVFP4, "nvfp4"),
 ];
 
+/// Types with tuned kernels: bytes of a unit of 16 rows × 256 columns of QT16, `MINFER_QT16` of `csrc/qt16.cuh`.
+pub(crate) const QT16_TYPES: &[(GgmlType, usize)] = &[(GgmlType::Q4_K, 2304), (GgmlType::Q6_K, 3360)];
+
 /// Whether a build for `archs` runs on a GPU: machine code of the same major version and no later minor one, code with
 /// `a` only on exactly its own, intermediate code on everything from 8.0 on.
 pub(crate) fn built_for(archs: &str, (major, minor): (i32, i32)) -> bool {
@@ -59,6 +62,9 @@ pub(crate) fn built_for(archs: &str, (major, minor): (i32, i32)) -> bool {
     })
 }
 
+/// Modules whose kernels read every type: those that include `csrc/format.cuh`.
+const WITH_CODEBOOKS: &[&str] = &["matmul_file", "weights"];
+
 /// Every module on a GPU.
 pub(crate) struct Kernels {
     modules: Vec<(&'static str, Module)>,
@@ -71,7 +77,9 @@ impl Kernels {
         let mut modules = Vec::with_capacity(MODULES.len());
         for (name, image) in MODULES {
             let module = gpu.module(image)?;
-            module.set_global(gpu, "minfer_grids", &grids)?;
+            if WITH_CODEBOOKS.contains(name) {
+                module.set_global(gpu, "minfer_grids", &grids)?;
+            }
             modules.push((*name, module));
         }
         Ok(Kernels { modules })

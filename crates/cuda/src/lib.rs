@@ -32,7 +32,11 @@ mod driver;
 #[cfg(feature = "cuda")]
 mod kernels;
 #[cfg(feature = "cuda")]
+mod launch;
+#[cfg(feature = "cuda")]
 mod matrix;
+#[cfg(all(test, feature = "cuda"))]
+mod qt16;
 #[cfg(all(test, feature = "cuda"))]
 mod testing;
 
@@ -45,7 +49,9 @@ pub use kernels::{ARCHS, KERNEL_TYPES};
 
 /// Length of the K segments of a product with `k` columns: part of the profile, so a function of `k` alone.
 ///
-/// Short enough that a row's segments can share the warps of a block, long enough that adding them costs little.
+/// An eighth of K, in steps of 256, but at least 1024: a row's segments are the warps of a block, and adding them costs
+/// little.
 pub const fn k_segment(k: usize) -> usize {
-    if k <= 8192 { 1024 } else { 2048 }
+    let eighth = k.div_ceil(8).next_multiple_of(256);
+    if eighth < 1024 { 1024 } else { eighth }
 }

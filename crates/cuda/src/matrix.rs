@@ -1,10 +1,11 @@
 //! Weights on the GPU.
 
-use crate::args::{Address, BoundArgs, EmbedArgs, Finish, MatmulArgs, at};
-use crate::driver::{Buffer, Gpu, Kernel};
+use crate::args::{Address, BoundArgs, EmbedArgs, Finish, MatmulArgs, RepackArgs, at};
+use crate::driver::{Buffer, Kernel};
 use crate::k_segment;
-use crate::kernels::{KERNEL_TYPES, Kernels};
-use minfer_ops::{DeviceError, Weight};
+use crate::kernels::{KERNEL_TYPES, Kernels, QT16_TYPES};
+use crate::launch::Lane;
+use minfer_ops::{DeviceError, GgmlType, Weight};
 
 /// Tokens up to which a product takes the kernel for few.
 const FEW_TOKENS: usize = 8;
@@ -34,9 +35,26 @@ pub(crate) struct Output {
     pub(crate) finish: Finish,
 }
 
-/// A matrix as it lies in the file, and the kernels for its type.
+/// How a matrix lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Rows of blocks, as in the file.
+    File,
+    /// Units of 16 rows × 256 columns, `csrc/qt16.cuh`.
+    Qt16,
+}
+
+/// Columns of a unit of QT16.
+const QT16_COLS: usize = 256;
+/// Warps of a block of its kernels, each with a segment of K.
+const QT16_WARPS: usize = 8;
+
+/// A matrix, and the kernels for its type and layout.
 pub(crate) struct Matrix {
     data: Buffer<u8>,
+    ty: GgmlType,
+    type_name: &'static str,
+    layout: Layout,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     row_bytes: usize,
@@ -48,8 +66,8 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// Copies a matrix to the GPU.
-    pub(crate) fn load(weight: &Weight, gpu: &Gpu, kernels: &Kernels) -> Result<Matrix, DeviceError> {
+    /// Copies a matrix to the GPU as it lies in the file.
+    pub(crate) fn load(weight: &Weight, lane: Lane<'_>, kernels: &Kernels) -> Result<Matrix, DeviceError> {
         let refuse = |what: String| Err(DeviceError::Unsupported { tensor: weight.name.to_string(), what });
         let Some((_, name)) = KERNEL_TYPES.iter().find(|(ty, _)| *ty == weight.ty) else {
             return refuse(format!("type {} has no kernels for the GPU", weight.ty));
@@ -71,11 +89,11 @@ impl Matrix {
                 weight.ty
             ));
         }
-        let data = gpu.alloc::<u8>(bytes.len(), "weights")?;
-        gpu.upload(bytes, &data)?;
+        let data = lane.gpu.alloc::<u8>(bytes.len(), "weights")?;
+        lane.gpu.upload(bytes, &data)?;
         let row_bytes = weight.row_bytes();
         let bound = kernels.get("weights", &format!("bound_{name}"))?;
-        let most = gpu.alloc::<u32>(1, "weights")?;
+        let most = lane.gpu.alloc::<u32>(1, "weights")?;
         let args = BoundArgs {
             w: at(&data, 0),
             most: at(&most, 0),
@@ -84,11 +102,14 @@ impl Matrix {
             cols: cols as i32,
         };
         // SAFETY: the matrix is `rows` rows of `row_bytes`, as checked; `most` is one value.
-        unsafe { gpu.launch(bound, [rows.min(1024), 1, 1], 128, &args)? };
+        unsafe { lane.enqueue(bound, [rows.min(1024), 1, 1], 128, &args)? };
         let mut bits = [0u32];
-        gpu.download(&most, &mut bits)?;
+        lane.gpu.download(&most, &mut bits)?;
         Ok(Matrix {
             data,
+            ty: weight.ty,
+            type_name: name,
+            layout: Layout::File,
             rows,
             cols,
             row_bytes,
@@ -99,10 +120,48 @@ impl Matrix {
         })
     }
 
+    /// The same matrix in QT16, for products, if its type has tuned kernels.
+    pub(crate) fn tuned(&self, lane: Lane<'_>, kernels: &Kernels) -> Result<Option<Matrix>, DeviceError> {
+        let Some((_, unit_bytes)) = QT16_TYPES.iter().find(|(ty, _)| *ty == self.ty) else { return Ok(None) };
+        let (name, units) = (self.type_name, self.rows.div_ceil(ROW_TILE) * (self.cols / QT16_COLS));
+        let data = lane.gpu.alloc::<u8>(units * unit_bytes, "weights")?;
+        let args = RepackArgs {
+            from: at(&self.data, 0),
+            to: at(&data, 0),
+            row_bytes: self.row_bytes as u64,
+            rows: self.rows as i32,
+            cols: self.cols as i32,
+        };
+        let kernel = kernels.get("matmul_qt16", &format!("repack_{name}"))?;
+        // SAFETY: rows of whole blocks of 256 values, as every type with QT16 has; the target holds all units.
+        unsafe { lane.enqueue(kernel, [units, 1, 1], 256, &args)? };
+        // The original may be dropped when this returns.
+        lane.gpu.synchronize()?;
+        Ok(Some(Matrix {
+            data,
+            layout: Layout::Qt16,
+            few: kernels.get("matmul_qt16", &format!("matmul_qt16_{name}_n8"))?,
+            many: kernels.get("matmul_qt16", &format!("matmul_qt16_{name}_n32"))?,
+            ..*self
+        }))
+    }
+
+    /// How it lies in memory.
+    #[cfg(test)]
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Its bytes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> &Buffer<u8> {
+        &self.data
+    }
+
     /// Enqueues `out = W · input` and what follows it. `bias` is an address of `rows` floats, or 0.
     pub(crate) fn product(
         &self,
-        gpu: &Gpu,
+        lane: Lane<'_>,
         input: Input,
         bias: Address,
         output: Output,
@@ -130,27 +189,39 @@ impl Matrix {
             finish,
             factor,
             soft_cap,
+            unused: 0,
         };
-        let blocks = self.rows.div_ceil(ROW_TILE);
+        let groups = self.rows.div_ceil(ROW_TILE);
+        let blocks = match self.layout {
+            Layout::File => groups,
+            // Row groups share a block if their segments leave warps.
+            Layout::Qt16 => {
+                let warps = self.cols.div_ceil(k_segment(self.cols)).next_power_of_two();
+                groups.div_ceil(QT16_WARPS / warps.min(QT16_WARPS))
+            }
+        };
         let (kernel, tokens) = match input.rows {
             0..=FEW_TOKENS => (self.few, 1),
             rows => (self.many, rows.div_ceil(TOKEN_TILE)),
         };
         // SAFETY: the matrix is as loaded; input and output have `input.rows` rows, which stages take from the reserved
         // buffers after checking widths.
-        unsafe { gpu.launch(kernel, [blocks, tokens, 1], 256, &args)? };
+        unsafe { lane.enqueue(kernel, [blocks, tokens, 1], 256, &args)? };
         Ok(())
     }
 
     /// Enqueues `x = rows of tokens · scale` for `count` tokens.
     pub(crate) fn embed(
         &self,
-        gpu: &Gpu,
+        lane: Lane<'_>,
         tokens: Address,
         count: usize,
         x: Address,
         scale: f32,
     ) -> Result<(), DeviceError> {
+        if self.layout != Layout::File {
+            return Err(DeviceError::Fault("an embedding in the layout of products".into()));
+        }
         let args = EmbedArgs {
             table: at(&self.data, 0),
             tokens,
@@ -160,7 +231,7 @@ impl Matrix {
             scale,
         };
         // SAFETY: token ids are below the vocabulary, which the table has rows for; `x` has `count` rows.
-        unsafe { gpu.launch(self.embed, [count, 1, 1], 128, &args)? };
+        unsafe { lane.enqueue(self.embed, [count, 1, 1], 128, &args)? };
         Ok(())
     }
 }

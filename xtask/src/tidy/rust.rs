@@ -22,6 +22,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/cpu/src/detect/",
     "crates/cuda/src/driver.rs",
     "crates/cuda/src/driver/",
+    "crates/cuda/src/launch.rs",
     "crates/cuda/src/matrix.rs",
     "crates/cuda/src/device/",
 ];

@@ -18,6 +18,7 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
     constexpr int TOKENS = 8 * NT;
     __shared__ __align__(16) half tiles[WARPS][ROWS * TILE_STRIDE];
     __shared__ float partial[WARPS][ROWS * TOKENS];
+    grid_wait();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int g = lane / 4, t = lane % 4;
     const int row0 = blockIdx.x * ROWS, token0 = blockIdx.y * TOKENS;
@@ -60,13 +61,12 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
                         const int token = token0 + 8 * n + g;
-                        uint32_t b0 = 0, b1 = 0;
+                        uint2 b = make_uint2(0, 0);
                         if (token < a.tokens) {
-                            const half* x = a.x + static_cast<size_t>(token) * a.x_stride + k0 + step * 16 + 2 * t;
-                            b0 = *reinterpret_cast<const uint32_t*>(x);
-                            b1 = *reinterpret_cast<const uint32_t*>(x + 8);
+                            const half* x = a.x + static_cast<size_t>(token) * a.x_stride + k0;
+                            b = *reinterpret_cast<const uint2*>(x + t * 16 + step * 4);
                         }
-                        mma_m16n8k16(acc[n], w, b0, b1);
+                        mma_m16n8k16(acc[n], w, b.x, b.y);
                     }
                 }
             }

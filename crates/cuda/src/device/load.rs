@@ -30,7 +30,13 @@ fn expect(tensor: &str, what: &str, expected: usize, found: usize) -> Result<(),
 impl CudaDevice {
     pub(super) fn matrix(&mut self, weight: &Weight) -> Result<Matrix, DeviceError> {
         self.gpu.make_current()?;
-        Matrix::load(weight, &self.gpu, &self.kernels)
+        Matrix::load(weight, self.lane(), &self.kernels)
+    }
+
+    /// A matrix for products.
+    fn product_matrix(&mut self, weight: &Weight) -> Result<Matrix, DeviceError> {
+        let matrix = self.matrix(weight)?;
+        Ok(matrix.tuned(self.lane(), &self.kernels)?.unwrap_or(matrix))
     }
 
     fn vector(&self, values: &[f32]) -> Result<Buffer<f32>, DeviceError> {
@@ -43,7 +49,7 @@ impl CudaDevice {
         if let Some(bias) = &linear.bias {
             expect(&linear.weight.name, "bias values", linear.weight.rows, bias.len())?;
         }
-        let matrix = Arc::new(self.matrix(&linear.weight)?);
+        let matrix = Arc::new(self.product_matrix(&linear.weight)?);
         Ok(LoadedLinear { matrix, bias: linear.bias.as_deref().map(|bias| self.vector(bias)).transpose()? })
     }
 
@@ -172,7 +178,12 @@ impl CudaDevice {
         self.gpu.make_current()?;
         let (proj, name) = match &spec.proj {
             Some(linear) => (self.linear(linear)?, Arc::clone(&linear.weight.name)),
-            None => (LoadedLinear { matrix: Arc::clone(&embedding.0), bias: None }, "token_embd".into()),
+            None => {
+                // Rows are looked up in the file's layout, products have their own.
+                let tuned = embedding.0.tuned(self.lane(), &self.kernels)?;
+                let matrix = tuned.map_or_else(|| Arc::clone(&embedding.0), Arc::new);
+                (LoadedLinear { matrix, bias: None }, "token_embd".into())
+            }
         };
         let norm = self.norm(spec.norm.as_ref(), proj.matrix.cols, &name)?;
         Ok(Head { norm, proj, scale: spec.scale, soft_cap: spec.soft_cap })

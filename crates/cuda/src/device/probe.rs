@@ -2,7 +2,7 @@
 
 use super::CudaDevice;
 use crate::args::{ProbeArgs, at};
-use crate::kernels::KERNEL_TYPES;
+use crate::kernels::{KERNEL_TYPES, QT16_TYPES};
 use minfer_ops::{DeviceError, GgmlType};
 use std::time::Instant;
 
@@ -42,7 +42,10 @@ impl CudaDevice {
 
     /// Names of the product kernels that matrices of these types run on.
     pub fn kernels_of_types(&self, types: &[GgmlType]) -> Vec<String> {
-        let of = |ty: &GgmlType| KERNEL_TYPES.iter().find(|(t, _)| t == ty).map(|(_, name)| name);
-        types.iter().filter_map(of).map(|name| format!("matmul_file_{name}")).collect()
+        let of = |ty: &GgmlType| {
+            let layout = if QT16_TYPES.iter().any(|(t, _)| t == ty) { "qt16" } else { "file" };
+            KERNEL_TYPES.iter().find(|(t, _)| t == ty).map(|(_, name)| format!("matmul_{layout}_{name}"))
+        };
+        types.iter().filter_map(of).collect()
     }
 }

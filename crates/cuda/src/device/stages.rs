@@ -1,4 +1,5 @@
-//! The stages: which kernels run, in which order. Everything is enqueued on one stream; nothing waits here.
+//! The stages: which kernels run, in which order. Everything is enqueued on one stream; nothing waits here. The launches
+//! of a step of few tokens are kept until its end, where a graph replays them if the same were there before.
 
 use super::{
     AttnIn, AttnOut, CudaDevice, Ffn, Head, LoadedHeadNorm, LoadedInput, LoadedLinear, LoadedNorm,
@@ -7,14 +8,16 @@ use super::{
 use crate::args::*;
 use crate::driver::Buffer;
 use crate::matrix::{Input, Matrix, Output};
+use bytemuck::Pod;
 use minfer_ops::*;
 
 /// Rows of query heads in a block of attention.
 const ROW_TILE: usize = 16;
 
-/// Threads of a block of the row kernels, and of the head and attention kernels.
-const ROW_THREADS: usize = 256;
+/// Threads of a block of the row kernels, of the head and attention kernels, and of the merge of partials.
+const ROW_THREADS: usize = 1024;
 const HEAD_THREADS: usize = 128;
+const MERGE_THREADS: usize = 256;
 
 /// What [`CudaDevice::prepare`] reads.
 pub(super) struct Source<'a> {
@@ -38,7 +41,7 @@ impl Source<'_> {
 
 impl CudaDevice {
     /// Enqueues a kernel of this crate.
-    pub(super) fn enqueue<A>(
+    pub(super) fn enqueue<A: Pod>(
         &self,
         kernel: crate::driver::Kernel,
         grid: [usize; 3],
@@ -47,8 +50,7 @@ impl CudaDevice {
     ) -> Result<(), DeviceError> {
         // SAFETY: the callers below pass the kernel's own struct with addresses of reserved buffers, after checking
         // that stages have the sizes that memory was reserved for.
-        unsafe { self.gpu.launch(kernel, grid, block, args)? };
-        Ok(())
+        unsafe { self.lane().enqueue(kernel, grid, block, args) }
     }
 
     /// Fills `to` with a product's input.
@@ -74,7 +76,7 @@ impl CudaDevice {
 
     fn store(&self, linear: &LoadedLinear, input: Input, out: &Buffer<f32>) -> Result<(), DeviceError> {
         let output = Output { out: at(out, 0), stride: linear.matrix.rows, finish: Finish::Store };
-        linear.matrix.product(&self.gpu, input, linear.bias(), output)
+        linear.matrix.product(self.lane(), input, linear.bias(), output)
     }
 
     /// `out ← norm(x)`, or `out ← out + factor · norm(x)`, for every token.
@@ -95,6 +97,7 @@ impl CudaDevice {
             n: width as i32,
             x_stride: width as i32,
             out_stride: width as i32,
+            unused: 0,
         };
         self.enqueue(self.common.norm_rows, [self.state()?.tokens, 1, 1], ROW_THREADS, &args)
     }
@@ -113,7 +116,7 @@ impl CudaDevice {
             None => {
                 let finish = Finish::Residual { factor: scale };
                 let output = Output { out: at(&state.x, 0), stride: width, finish };
-                linear.matrix.product(&self.gpu, input, linear.bias(), output)
+                linear.matrix.product(self.lane(), input, linear.bias(), output)
             }
             Some(norm) => {
                 self.store(linear, input, &state.product)?;
@@ -143,7 +146,7 @@ impl CudaDevice {
         expect_reserved("columns of the embedding", state.reserve.d_model, table.cols)?;
         expect_reserved("rows of the embedding", state.reserve.vocab, table.rows.min(state.reserve.vocab))?;
         let (ids, _) = state.ids_and_outputs();
-        table.embed(&self.gpu, ids, state.tokens, at(&state.x, 0), scale)
+        table.embed(self.lane(), ids, state.tokens, at(&state.x, 0), scale)
     }
 
     pub(super) fn run_attn_in(&self, stage: &AttnIn) -> Result<(), DeviceError> {
@@ -169,7 +172,14 @@ impl CudaDevice {
             LoadedHeadNorm::Each(norm, stride) => {
                 let (kind, eps) = kind_and_eps(norm.kind);
                 let bias = norm.bias.as_ref().map_or(0, |b| at(b, 0));
-                HeadNormArgs { weight: at(&norm.weight, 0), bias, eps, kind, stride: *stride as i32 }
+                HeadNormArgs {
+                    weight: at(&norm.weight, 0),
+                    bias,
+                    eps,
+                    kind,
+                    stride: *stride as i32,
+                    unused: 0,
+                }
             }
             LoadedHeadNorm::None | LoadedHeadNorm::All(_) => HeadNormArgs::default(),
         };
@@ -237,7 +247,7 @@ impl CudaDevice {
             Some(segments) => {
                 let grid = [segments, heads.kv, tiles];
                 self.enqueue(self.common.attention_split[size], grid, HEAD_THREADS, &args)?;
-                self.enqueue(self.common.attention_merge, [heads.q, state.tokens, 1], ROW_THREADS, &args)
+                self.enqueue(self.common.attention_merge, [heads.q, state.tokens, 1], MERGE_THREADS, &args)
             }
             None => self.enqueue(self.common.attention_walk[size], [1, heads.kv, tiles], HEAD_THREADS, &args),
         }
@@ -293,6 +303,8 @@ impl CudaDevice {
         self.prepare(&source, input)?;
         let finish = Finish::Logits { factor: stage.scale, soft_cap: stage.soft_cap };
         let output = Output { out: at(&state.logits, 0), stride: matrix.rows, finish };
-        matrix.product(&self.gpu, input, stage.proj.bias(), output)
+        matrix.product(self.lane(), input, stage.proj.bias(), output)?;
+        // The step ends here.
+        self.flush()
     }
 }

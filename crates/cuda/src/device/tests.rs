@@ -5,7 +5,7 @@ use super::stages::Source;
 use super::*;
 use crate::args::Finish;
 use crate::kernels::KERNEL_TYPES;
-use crate::matrix::Output;
+use crate::matrix::{Layout, Output};
 use crate::testing::{Numbers, device, error};
 use minfer_gguf::quant;
 
@@ -57,7 +57,7 @@ fn product(device: &CudaDevice, matrix: &Matrix, x: &[f32], rows: std::ops::Rang
     // What is not written stays NaN.
     device.gpu.upload(&vec![f32::NAN; rows.len() * matrix.rows], &out).expect("a copy");
     let output = Output { out: at(&out, 0), stride: matrix.rows, finish: Finish::Store };
-    matrix.product(&device.gpu, input, 0, output).expect("a launch");
+    matrix.product(device.lane(), input, 0, output).expect("a launch");
     let mut found = vec![0.0; rows.len() * matrix.rows];
     device.gpu.download(&out, &mut found).expect("a copy");
     found
@@ -74,7 +74,7 @@ fn embeddings_of_every_type_are_the_references_bits() {
         let ids = device.gpu.alloc::<u32>(9, "test").expect("memory");
         device.gpu.upload(&[8u32, 0, 3, 1, 2, 7, 6, 5, 4], &ids).expect("a copy");
         let x = device.gpu.alloc::<f32>(9 * cols, "test").expect("memory");
-        table.embed(&device.gpu, at(&ids, 0), 9, at(&x, 0), 1.0).expect("a launch");
+        table.embed(device.lane(), at(&ids, 0), 9, at(&x, 0), 1.0).expect("a launch");
         let mut found = vec![0.0; 9 * cols];
         device.gpu.download(&x, &mut found).expect("a copy");
         for (row, id) in [8, 0, 3, 1, 2, 7, 6, 5, 4].into_iter().enumerate() {
@@ -89,14 +89,15 @@ fn embeddings_of_every_type_are_the_references_bits() {
 #[test]
 fn products_of_every_type_agree_with_double_precision_in_any_company() {
     let Some(mut device) = device() else { return };
-    device.reserve(&reserve(80, 4096, SMALL_HEADS, 1)).expect("memory");
+    device.reserve(&reserve(80, 18944, SMALL_HEADS, 1)).expect("memory");
     for (ty, name) in KERNEL_TYPES {
         let block = ty.block_len().max(8);
         let mut worst: f64 = 0.0;
         // Less than a tile, ragged tiles, several segments of K, and the last of them short.
-        for (rows, cols) in [(3, block), (50, 5 * block.max(32)), (17, 2304), (16, 1024)] {
+        for (rows, cols) in [(3, block), (50, 5 * block.max(32)), (17, 2304), (16, 1024), (40, 18944)] {
             let (weight, values) = random_weight(*ty, rows, cols);
             let matrix = device.matrix(&weight).expect("a matrix");
+            let tuned = matrix.tuned(device.lane(), &device.kernels).expect("memory");
             let tokens = 70;
             let mut x = Numbers(cols as u64).heavy(tokens * cols, 1.0);
             // Massive activations: one channel of every third token.
@@ -113,6 +114,15 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
                 let found = error(&whole[t * rows..(t + 1) * rows], &expected);
                 worst = worst.max(if rows < 8 { found / 4.0 } else { found });
             }
+            if let Some(tuned) = tuned {
+                assert_eq!(tuned.layout(), Layout::Qt16);
+                for part in [0..tokens, 0..1, 5..8, 31..70] {
+                    let found = product(&device, &tuned, &x, part.clone());
+                    let expected = &whole[part.start * rows..part.end * rows];
+                    let same = found.iter().zip(expected).filter(|(f, e)| f.to_bits() == e.to_bits()).count();
+                    assert_eq!(same, expected.len(), "{name} {rows}×{cols} in QT16, tokens {part:?}");
+                }
+            }
             for part in [0..1, 5..8, 3..11, 31..70] {
                 let alone = product(&device, &matrix, &x, part.clone());
                 let same =
@@ -122,6 +132,24 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
         }
         println!("{name:8} {worst:.1e} of {PRODUCT_GATE:.1e}");
         assert!(worst < PRODUCT_GATE, "{name}: {worst:.1e}");
+    }
+}
+
+/// The repack loses nothing: every bit of the file's blocks is in QT16, where the layout's definition says.
+#[test]
+fn the_repack_is_a_permutation_of_bits() {
+    let Some(mut device) = device() else { return };
+    for (ty, unit_bytes) in crate::kernels::QT16_TYPES {
+        for (rows, cols) in [(16, 256), (37, 1536)] {
+            let (weight, _) = random_weight(*ty, rows, cols);
+            let matrix = device.matrix(&weight).expect("a matrix");
+            let tuned = matrix.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
+            let mut packed = vec![0u8; tuned.bytes().len()];
+            device.gpu.download(tuned.bytes(), &mut packed).expect("a copy");
+            let unpacked = crate::qt16::unpack(*ty, &packed, rows, cols, *unit_bytes);
+            let differing = unpacked.iter().zip(&weight.data[..]).filter(|(a, b)| a != b).count();
+            assert_eq!((unpacked.len(), differing), (weight.data.len(), 0), "{ty} {rows}×{cols}");
+        }
     }
 }
 
@@ -194,6 +222,7 @@ impl Scene {
         device.embed(&self.embedding, 1.0).expect("a launch");
         device.attn_in(&self.attn_in).expect("a launch");
         device.attention(&self.spec).expect("a launch");
+        device.flush().expect("launches");
         let mut out = vec![0.0; tokens.len() * self.width];
         device.gpu.download(&device.state().expect("memory").attn, &mut out).expect("a copy");
         out

@@ -7,7 +7,7 @@
 
 use super::{NEEDED, Unavailable};
 use libloading::Library;
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
 /// `CUresult`; 0 is success.
@@ -22,6 +22,9 @@ pub(super) const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 /// `CU_STREAM_NON_BLOCKING`.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
+pub(super) const CAPTURE_THREAD_LOCAL: c_int = 1;
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 pub(super) struct LaunchConfig {
@@ -29,8 +32,25 @@ pub(super) struct LaunchConfig {
     pub(super) block: [c_uint; 3],
     pub(super) shared_bytes: c_uint,
     pub(super) stream: Handle,
-    pub(super) attributes: *mut c_void,
+    pub(super) attributes: *mut LaunchAttribute,
     pub(super) attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute`: an id, and a union of 64 bytes.
+#[repr(C, align(8))]
+pub(super) struct LaunchAttribute {
+    id: c_int,
+    unused: c_int,
+    value: [c_int; 16],
+}
+
+impl LaunchAttribute {
+    /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`, allowed.
+    pub(super) fn programmatic() -> LaunchAttribute {
+        let mut value = [0; 16];
+        value[0] = 1;
+        LaunchAttribute { id: 6, unused: 0, value }
+    }
 }
 
 macro_rules! driver {
@@ -99,6 +119,12 @@ driver! {
     cuStreamCreate: fn(*mut Handle, c_uint);
     cuStreamDestroy_v2: fn(Handle);
     cuStreamSynchronize: fn(Handle);
+    cuStreamBeginCapture_v2: fn(Handle, c_int);
+    cuStreamEndCapture: fn(Handle, *mut Handle);
+    cuGraphInstantiateWithFlags: fn(*mut Handle, Handle, c_ulonglong);
+    cuGraphLaunch: fn(Handle, Handle);
+    cuGraphExecDestroy: fn(Handle);
+    cuGraphDestroy: fn(Handle);
 }
 
 impl Driver {

@@ -1,0 +1,46 @@
+// QT16: tuned types' weights as tensor-core fragments. A *unit* is 16 rows × 256 k, in as many bytes as in the file;
+// units of a row group follow each other along K, row groups along the rows (the last one padded with zero blocks).
+//
+// Lane l = 4g + t of a warp owns 16 bytes of each k64 slab, a word per k16 step. Nibbles (0, 4) of a word are row g,
+// k 2t and 2t + 1; (1, 5) are row g + 8, the same k; (2, 6) and (3, 7) the same rows, k + 8: masked pairs are the four
+// registers of an m16n8k16 A fragment.
+#pragma once
+#include "common.cuh"
+
+constexpr int QT_ROWS = 16;
+constexpr int QT_K = 256;
+
+// Row in the unit and k in the k16 step of nibble n of a word of lane l.
+__device__ __forceinline__ int qt_row(int lane, int n) { return lane / 4 + n % 2 * 8; }
+__device__ __forceinline__ int qt_k(int lane, int n) { return 2 * (lane % 4) + n / 4 + n % 4 / 2 * 8; }
+
+// Weights are read once: they do not belong in L1.
+__device__ __forceinline__ uint4 load_weights(const uint8_t* p) {
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ uint2 load_weights2(const uint8_t* p) {
+    uint2 v;
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ uint32_t load_weights1(const uint8_t* p) {
+    uint32_t v;
+    asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ half2 as_half2(uint32_t v) { return *reinterpret_cast<half2*>(&v); }
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+#include "qt16/q4_k.cuh"
+#include "qt16/q6_k.cuh"
+
+#define MINFER_QT16(X) X(Qt4K, q4_k) X(Qt6K, q6_k)
