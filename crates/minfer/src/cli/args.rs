@@ -73,6 +73,7 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_enum, default_value_t = Device::Auto)]
     pub device: Device,
     /// Number of the GPU
+    #[cfg(feature = "cuda")]
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub gpu: usize,
     /// Instruction set level: scalar, avx2, … (`minfer doctor` lists them); the best of this machine if left out
@@ -88,6 +89,7 @@ pub(super) struct DeviceArgs {
 
 impl DeviceArgs {
     /// What runs the model. A profile that it does not have is refused.
+    #[cfg(feature = "cuda")]
     pub(super) fn choice(&self) -> Result<DeviceChoice> {
         match (self.device, self.numerics) {
             (Device::Cuda, Numerics::Exact) => Err(usage("--numerics exact is the CPU's; a GPU has f16")),
@@ -96,6 +98,12 @@ impl DeviceArgs {
             (Device::Cpu, _) | (Device::Auto, Numerics::Exact) => Ok(DeviceChoice::Cpu),
             (Device::Auto, Numerics::Auto) => Ok(DeviceChoice::Auto),
         }
+    }
+
+    /// What runs the model.
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn choice(&self) -> Result<DeviceChoice> {
+        Ok(DeviceChoice::Cpu)
     }
 
     /// How to set the CPU up, with so many threads.
@@ -112,6 +120,7 @@ pub(super) enum Device {
     /// The CPU
     Cpu,
     /// An NVIDIA GPU
+    #[cfg(feature = "cuda")]
     Cuda,
 }
 
@@ -123,6 +132,7 @@ pub(super) enum Numerics {
     /// Integer sums in a fixed order, on the CPU
     Exact,
     /// Half precision with sums in single precision and a fixed order, on a GPU
+    #[cfg(feature = "cuda")]
     F16,
 }
 

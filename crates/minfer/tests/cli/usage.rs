@@ -65,6 +65,7 @@ fn what_is_not_built_is_unknown() {
     for args in [
         &["run", "--json-schema", "s.json", "x"][..],
         &["run", "--grammar", "g", "x"],
+        #[cfg(not(feature = "cuda"))]
         &["run", "--device", "cuda", "x"],
         &["run", "--numerics", "fast", "x"],
         &["run", "--ctk", "q8_0", "x"],
@@ -85,8 +86,9 @@ fn without_a_prompt_nothing_is_loaded() {
 #[test]
 fn flags_of_llama_cpp_are_answered() {
     for (args, help) in [
+        #[cfg(not(feature = "cuda"))]
         (&["run", "-ngl", "99", "x"][..], "give 0"),
-        (&["run", "-fa", "x"], "leave it out"),
+        (&["run", "-fa", "x"][..], "leave it out"),
         (&["run", "--jinja", "x"], "llama.cpp's --jinja: leave it out"),
         (&["run", "-ub", "512", "x"], "only `minfer bench`"),
         (&["run", "--no-mmap", "x"], "files are mapped"),
