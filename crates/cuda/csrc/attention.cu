@@ -1,60 +1,13 @@
-// Attention over the paged cache, causal. The unit of the profile is a segment: 256 keys at absolute positions, for
-// which a row (a query head of a token) has a softmax partial (largest score m, sum l of exp(s − m), values o).
-// Partials are merged in ascending order. Within a segment four warps take 64 keys each:
-// - scores: one m16n8k16 chain over the head's channels, from zero, in ascending order;
-// - m: the largest of all; l: per lane over its keys in ascending order, then over the four lanes of a row, then over
-//   warps in ascending order; o: one chain over the warp's keys, then over warps in ascending order.
-// None of it depends on which other rows are computed, nor on who merges.
-#include "step.cuh"
+// Attention of many tokens, or of few in any company; one token has decode_attention.cu.
+#include "attention.cuh"
+
+using namespace attention;
 
 namespace {
-constexpr int WARPS = 4;
-constexpr int THREADS = WARPS * WARP;
-constexpr int ROWS = 16;
-constexpr int WARP_KEYS = ATTN_SEGMENT / WARPS;
-constexpr float LOG2_E = 1.4426950408889634f;
-
-struct AttentionArgs {
-    const half* q;           // [tokens][q_heads][dim]
-    const float* q_unscale;  // [tokens][q_heads]
-    const half* k;           // of the layer: [block][kv_head][KV_BLOCK][dim]
-    const half* v;
-    float* out;      // [tokens][q_heads · dim]
-    float* partial;  // [tokens][q_heads][max_segments][dim + 2], o then m then l; only if split
-    Spans spans;
-    int group;
-    int q_heads;
-    int kv_heads;
-    int dim;
-    float scale;
-    float soft_cap;  // 0: none
-    int window;      // 0: none
-    int max_segments;
-};
-
-// First position that a query at `position` sees.
-__device__ __forceinline__ int seen_from(const AttentionArgs& a, int position) {
-    return a.window > 0 ? max(position + 1 - a.window, 0) : 0;
-}
-
-// Merges a later partial into (m, l): factors of the earlier and the later values.
-__device__ __forceinline__ void merge(float& m, float& l, float part_m, float part_l, float& keep, float& take) {
-    if (part_m == -INFINITY) {
-        keep = 1.0f;
-        take = 0.0f;
-        return;
-    }
-    const float most = fmaxf(m, part_m);
-    keep = exp2f((m - most) * LOG2_E);
-    take = exp2f((part_m - most) * LOG2_E);
-    l = l * keep + part_l * take;
-    m = most;
-}
-
 // A tile of 16 rows of one key head. Grid: segments (or 1) × kv heads × tiles. SPLIT: a block computes the partial of
 // one segment; otherwise it walks all and finishes.
 template <int D, bool SPLIT>
-__device__ __forceinline__ void attention(const AttentionArgs& a) {
+__device__ __forceinline__ void attend(const AttentionArgs& a) {
     // Channels of V that a warp holds at a time: what fits beside the outputs of 256 channels.
     constexpr int V_COLS = D == 256 ? 64 : D;
     constexpr int V_STRIDE = V_COLS + 8;
@@ -135,55 +88,8 @@ __device__ __forceinline__ void attention(const AttentionArgs& a) {
                 }
             }
         }
-        // Scale, cap, mask; the largest.
-        float m0 = -INFINITY, m1 = -INFINITY;
-#pragma unroll
-        for (int n = 0; n < WARP_KEYS / 8; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int key = key0 + 8 * n + 2 * t + i % 2, position = i < 2 ? p0 : p1;
-                float score = s[n][i] * (i < 2 ? scale0 : scale1);
-                if (a.soft_cap > 0.0f) score = a.soft_cap * tanhf(score / a.soft_cap);
-                const bool seen = (i < 2 ? has0 : has1) && key <= position && key >= seen_from(a, position);
-                s[n][i] = seen ? score : -INFINITY;
-                if (i < 2) m0 = fmaxf(m0, s[n][i]);
-                else m1 = fmaxf(m1, s[n][i]);
-            }
-        }
-#pragma unroll
-        for (int d = 1; d <= 2; d *= 2) {
-            m0 = fmaxf(m0, __shfl_xor_sync(~0u, m0, d));
-            m1 = fmaxf(m1, __shfl_xor_sync(~0u, m1, d));
-        }
-        if (t == 0) {
-            warp_m[warp][r0] = m0;
-            warp_m[warp][r1] = m1;
-        }
-        __syncthreads();
-        m0 = fmaxf(fmaxf(warp_m[0][r0], warp_m[1][r0]), fmaxf(warp_m[2][r0], warp_m[3][r0]));
-        m1 = fmaxf(fmaxf(warp_m[0][r1], warp_m[1][r1]), fmaxf(warp_m[2][r1], warp_m[3][r1]));
-        // A row that sees nothing here: every weight is exp(−∞ − 0) = 0.
-        const float base0 = m0 == -INFINITY ? 0.0f : m0, base1 = m1 == -INFINITY ? 0.0f : m1;
-        float l0 = 0.0f, l1 = 0.0f;
         uint32_t p[WARP_KEYS / 8][2];
-#pragma unroll
-        for (int n = 0; n < WARP_KEYS / 8; ++n) {
-            const float w0 = exp2f((s[n][0] - base0) * LOG2_E), w1 = exp2f((s[n][1] - base0) * LOG2_E);
-            const float w2 = exp2f((s[n][2] - base1) * LOG2_E), w3 = exp2f((s[n][3] - base1) * LOG2_E);
-            l0 = l0 + w0 + w1;
-            l1 = l1 + w2 + w3;
-            p[n][0] = as_u32(__floats2half2_rn(w0, w1));
-            p[n][1] = as_u32(__floats2half2_rn(w2, w3));
-        }
-#pragma unroll
-        for (int d = 1; d <= 2; d *= 2) {
-            l0 += __shfl_xor_sync(~0u, l0, d);
-            l1 += __shfl_xor_sync(~0u, l1, d);
-        }
-        if (t == 0) {
-            warp_l[warp][r0] = l0;
-            warp_l[warp][r1] = l1;
-        }
+        segment_weights(a, s, p, key0, p0, p1, has0, has1, scale0, scale1, warp_m, warp_l);
         float acc[D / 8][4];
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
@@ -232,8 +138,8 @@ __device__ __forceinline__ void attention(const AttentionArgs& a) {
         }
         if (threadIdx.x < ROWS) {
             const int r = threadIdx.x;
-            const float m = fmaxf(fmaxf(warp_m[0][r], warp_m[1][r]), fmaxf(warp_m[2][r], warp_m[3][r]));
-            const float l = ((warp_l[0][r] + warp_l[1][r]) + warp_l[2][r]) + warp_l[3][r];
+            const float m = segment_max(warp_m, r);
+            const float l = segment_sum(warp_l, r);
             if (SPLIT) {
                 run_m[r] = m;
                 run_l[r] = l;
@@ -251,12 +157,9 @@ __device__ __forceinline__ void attention(const AttentionArgs& a) {
                 const int position = position0 + (first_row + r) / share;
                 const int n = segment - seen_from(a, position) / ATTN_SEGMENT;
                 if (n < 0 || segment > position / ATTN_SEGMENT) continue;
-                float* part = a.partial + (row * a.max_segments + n) * (dim + 2);
-                part[c] = o[r][c];
-                if (c == 0) {
-                    part[dim] = run_m[r];
-                    part[dim + 1] = run_l[r];
-                }
+                const size_t part = row * a.max_segments + n;
+                a.partial_o[part * dim + c] = o[r][c];
+                if (c == 0) a.partial_ml[part] = make_float2(run_m[r], run_l[r]);
             } else {
                 run_o[r][c] = run_o[r][c] * keep[r] + o[r][c] * take[r];
             }
@@ -276,10 +179,10 @@ __device__ __forceinline__ void attention(const AttentionArgs& a) {
 
 #define KERNELS(D) \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_walk_d##D(const AttentionArgs a) { \
-        attention<D, false>(a); \
+        attend<D, false>(a); \
     } \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_split_d##D(const AttentionArgs a) { \
-        attention<D, true>(a); \
+        attend<D, true>(a); \
     }
 KERNELS(64)
 KERNELS(128)
@@ -293,12 +196,14 @@ extern "C" __global__ void __launch_bounds__(256) attention_merge(const Attentio
     const int position = a.spans.position[token];
     const int segments = position / ATTN_SEGMENT + 1 - seen_from(a, position) / ATTN_SEGMENT;
     const size_t row = static_cast<size_t>(token) * a.q_heads + blockIdx.x;
-    const float* part = a.partial + row * a.max_segments * (a.dim + 2);
+    const size_t part = row * a.max_segments;
     float m = -INFINITY, l = 0.0f, o = 0.0f;
-    for (int n = 0; n < segments; ++n, part += a.dim + 2) {
+#pragma unroll 4
+    for (int n = 0; n < segments; ++n) {
+        const float2 ml = a.partial_ml[part + n];
         float keep, take;
-        merge(m, l, part[a.dim], part[a.dim + 1], keep, take);
-        o = o * keep + part[c] * take;
+        merge(m, l, ml.x, ml.y, keep, take);
+        o = o * keep + a.partial_o[(part + n) * a.dim + c] * take;
     }
     a.out[row * a.dim + c] = o / l;
 }

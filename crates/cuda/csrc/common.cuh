@@ -41,6 +41,16 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// Copies of 16 bytes from global to shared memory that nobody waits for until `copy_wait`, all but the last LEFT groups.
+__device__ __forceinline__ void copy_async16(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT>
+__device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
 // Four 8×8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -94,12 +104,14 @@ __device__ __forceinline__ float block_max(float v, float* shared) {
     return most;
 }
 
-// The power of two that brings values of magnitude up to `most` below 2^15, in the upper half of that range: halves
-// then lose nothing to their range down to 2^-29 of the largest value. 1 for a row of zeros, infinities or NaN.
+// The power of two that brings values of magnitude up to `most` below 2^10, in the upper half of that range: sums of 32
+// of them are halves too, and halves lose nothing to their range down to 2^-24 of the largest value. 1 for a row of
+// zeros, infinities or NaN.
 __device__ __forceinline__ float row_scale(float most) {
     if (!(most > 0.0f) || most > 3.4e38f) return 1.0f;
-    int exponent = ilogbf(most);  // most in [2^exponent, 2^(exponent + 1))
-    int e = min(max(14 - exponent, -126), 126);
+    // most in [2^exponent, 2^(exponent + 1)); a subnormal one counts as the smallest normal number.
+    const int exponent = max(__float_as_int(most) >> 23, 1) - 127;
+    const int e = min(9 - exponent, 126);
     return __int_as_float((e + 127) << 23);
 }
 

@@ -122,11 +122,13 @@ struct Plain {
 #include "format/fp4.cuh"
 #include "format/ternary.cuh"
 
-// Every type that a weight can have: struct, and the name as kernels carry it. The one list.
-#define MINFER_FORMATS(X) \
+// Every type that a weight can have: struct, and the name as kernels carry it. The one list, in two parts: those whose
+// products are of the file's layout, and those that have another (qt16.cuh).
+#define MINFER_FILE_FORMATS(X) \
     X(F32, f32) X(F16, f16) X(BF16, bf16) \
     X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q8_0, q8_0) \
-    X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) \
+    X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q5_K, q5_k) \
     X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s) \
     X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs) \
     X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(Q1_0, q1_0) X(Q2_0, q2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
+#define MINFER_FORMATS(X) MINFER_FILE_FORMATS(X) X(Q4_K, q4_k) X(Q6_K, q6_k)

@@ -1,11 +1,14 @@
 // What all matrix products share: the profile's order of addition, and what happens to a finished sum.
 //
 // y[t][n] = Σ_k w[n][k] · x[t][k], w and x in half precision, each times a power of two. A *segment* of K is one chain
-// of m16n8k16 tensor-core steps over ascending k, from zero; segments are added in ascending order. `segment` is a
-// function of K alone (see minfer_cuda's `k_segment`), so every kernel that computes a product gives it the same bits,
-// for one token or many.
+// of m16n8k16 tensor-core steps over ascending k, from zero; segments are added in ascending order. Their number is a
+// function of K alone (see minfer_cuda's `k_segments`), and so is where they begin, so every kernel that computes a
+// product gives it the same bits, for one token or many.
 #pragma once
 #include "common.cuh"
+
+// K is in units of 256; segment s of them begins at this unit.
+__device__ __forceinline__ int segment_begin(int units, int segments, int s) { return s * units / segments; }
 
 enum class Finish : int {
     Store = 0,     // out = y
@@ -25,7 +28,7 @@ struct MatmulArgs {
     int x_stride;
     int out_stride;
     int tokens;
-    int segment;  // a multiple of 64
+    int segments;
     float w_scale;
     float w_unscale;
     int finish;
@@ -33,18 +36,22 @@ struct MatmulArgs {
     float soft_cap;  // 0: none
 };
 
+// What becomes of a product `y`; `before` is what lies where it goes.
+__device__ __forceinline__ float finish_value(Finish finish, float y, float factor, float soft_cap, float before) {
+    switch (finish) {
+        case Finish::Residual: return before + factor * y;
+        case Finish::Logits:
+            y *= factor;
+            return soft_cap > 0.0f ? soft_cap * tanhf(y / soft_cap) : y;
+        default: return y;
+    }
+}
+
 __device__ __forceinline__ void finish_one(const MatmulArgs& a, int token, int row, float sum) {
     // Both are powers of two.
     float y = sum * (a.w_unscale * a.x_unscale[token]);
     if (a.bias) y += a.bias[row];
     float* out = a.out + static_cast<size_t>(token) * a.out_stride + row;
-    switch (static_cast<Finish>(a.finish)) {
-        case Finish::Store: *out = y; break;
-        case Finish::Residual: *out = *out + a.factor * y; break;
-        case Finish::Logits:
-            y *= a.factor;
-            if (a.soft_cap > 0.0f) y = a.soft_cap * tanhf(y / a.soft_cap);
-            *out = y;
-            break;
-    }
+    const Finish finish = static_cast<Finish>(a.finish);
+    *out = finish_value(finish, y, a.factor, a.soft_cap, finish == Finish::Residual ? *out : 0.0f);
 }

@@ -2,10 +2,10 @@
 #include "matmul/file.cuh"
 
 #define KERNELS(Format, name) \
-    extern "C" __global__ void __launch_bounds__(256) matmul_file_##name##_n8(const MatmulArgs a) { \
+    extern "C" __global__ void __launch_bounds__(256, 2) matmul_file_##name##_n8(const MatmulArgs a) { \
         file_matmul::body<Format, 1>(a); \
     } \
-    extern "C" __global__ void __launch_bounds__(256) matmul_file_##name##_n32(const MatmulArgs a) { \
+    extern "C" __global__ void __launch_bounds__(256, 2) matmul_file_##name##_n32(const MatmulArgs a) { \
         file_matmul::body<Format, 4>(a); \
     }
-MINFER_FORMATS(KERNELS)
+MINFER_FILE_FORMATS(KERNELS)

@@ -9,36 +9,53 @@
 
 constexpr int QT_ROWS = 16;
 constexpr int QT_K = 256;
+// Halves of a unit's group sums behind a row of a product's input, see `sum_place`.
+constexpr int QT_SUMS = 16;
+// A code q in the lowest bits of a half is q · 2^-24, a subnormal number: scales are times 2^24.
+constexpr float QT_CODE = 16777216.0f;
 
 // Row in the unit and k in the k16 step of nibble n of a word of lane l.
 __device__ __forceinline__ int qt_row(int lane, int n) { return lane / 4 + n % 2 * 8; }
 __device__ __forceinline__ int qt_k(int lane, int n) { return 2 * (lane % 4) + n / 4 + n % 4 / 2 * 8; }
 
-// Weights are read once: they do not belong in L1.
-__device__ __forceinline__ uint4 load_weights(const uint8_t* p) {
-    uint4 v;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
+// Reads of a unit: from global memory, past L1, as weights are read once; or from shared memory.
+struct FromGlobal {
+    __device__ __forceinline__ static uint4 b16(const uint8_t* p) {
+        uint4 v;
+        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "l"(p));
+        return v;
+    }
+    __device__ __forceinline__ static uint2 b8(const uint8_t* p) {
+        uint2 v;
+        asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+        return v;
+    }
+    __device__ __forceinline__ static uint32_t b4(const uint8_t* p) {
+        uint32_t v;
+        asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+        return v;
+    }
+};
 
-__device__ __forceinline__ uint2 load_weights2(const uint8_t* p) {
-    uint2 v;
-    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-    return v;
-}
-
-__device__ __forceinline__ uint32_t load_weights1(const uint8_t* p) {
-    uint32_t v;
-    asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
-    return v;
-}
+struct FromShared {
+    __device__ __forceinline__ static uint4 b16(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
+    __device__ __forceinline__ static uint2 b8(const uint8_t* p) { return *reinterpret_cast<const uint2*>(p); }
+    __device__ __forceinline__ static uint32_t b4(const uint8_t* p) { return *reinterpret_cast<const uint32_t*>(p); }
+};
 
 __device__ __forceinline__ half2 as_half2(uint32_t v) { return *reinterpret_cast<half2*>(&v); }
 __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
+
+// What a lane holds of a unit; each type says where.
+struct QtRaw {
+    uint4 q[4];  // [slab]
+    uint4 more[2];
+    uint4 rest;
+};
 
 #include "qt16/q4_k.cuh"
 #include "qt16/q6_k.cuh"

@@ -4,7 +4,8 @@
 struct EmbedArgs {
     const uint8_t* table;
     const uint32_t* tokens;
-    float* x;  // [tokens][cols]
+    float* x;         // [tokens][cols]
+    uint32_t* clear;  // two words that a step begins with as zero
     uint64_t row_bytes;
     int cols;
     float scale;
@@ -14,6 +15,7 @@ struct EmbedArgs {
 template <class F>
 __device__ __forceinline__ void embed(const EmbedArgs& a) {
     grid_wait();
+    if (blockIdx.x == 0 && threadIdx.x < 2) a.clear[threadIdx.x] = 0;
     const uint8_t* row = a.table + a.tokens[blockIdx.x] * a.row_bytes;
     float* x = a.x + static_cast<size_t>(blockIdx.x) * a.cols;
     for (int k = threadIdx.x * 8; k < a.cols; k += blockDim.x * 8) {

@@ -20,6 +20,17 @@ pub(crate) enum Finish {
     Logits { factor: f32, soft_cap: Option<f32> },
 }
 
+impl Finish {
+    /// Its number, factor and soft cap, as kernels take them.
+    pub(crate) fn args(self) -> (i32, f32, f32) {
+        match self {
+            Finish::Store => (0, 1.0, 0.0),
+            Finish::Residual { factor } => (1, factor, 0.0),
+            Finish::Logits { factor, soft_cap } => (2, factor, soft_cap.unwrap_or(0.0)),
+        }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct MatmulArgs {
@@ -34,7 +45,7 @@ pub(crate) struct MatmulArgs {
     pub(crate) x_stride: i32,
     pub(crate) out_stride: i32,
     pub(crate) tokens: i32,
-    pub(crate) segment: i32,
+    pub(crate) segments: i32,
     pub(crate) w_scale: f32,
     pub(crate) w_unscale: f32,
     pub(crate) finish: i32,
@@ -50,6 +61,7 @@ pub(crate) struct EmbedArgs {
     pub(crate) table: Address,
     pub(crate) tokens: Address,
     pub(crate) x: Address,
+    pub(crate) clear: Address,
     pub(crate) row_bytes: u64,
     pub(crate) cols: i32,
     pub(crate) scale: f32,
@@ -75,7 +87,7 @@ pub(crate) struct RepackArgs {
     pub(crate) cols: i32,
 }
 
-/// `NormArgs` of `csrc/rows.cu`; kind 0 is none.
+/// `NormArgs` of `csrc/prepare.cuh`; kind 0 is none.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct NormArgs {
@@ -87,18 +99,57 @@ pub(crate) struct NormArgs {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
-pub(crate) struct PrepareArgs {
+pub(crate) struct RowArgs {
     pub(crate) x: Address,
     pub(crate) other: Address,
-    pub(crate) gather: Address,
-    pub(crate) out: Address,
-    pub(crate) unscale: Address,
+    pub(crate) most: Address,
     pub(crate) plain: Address,
     pub(crate) norm: NormArgs,
     pub(crate) act: i32,
     pub(crate) n: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct PrepareArgs {
+    pub(crate) row: RowArgs,
+    pub(crate) gather: Address,
+    pub(crate) out: Address,
+    pub(crate) unscale: Address,
     pub(crate) x_stride: i32,
     pub(crate) out_stride: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct DecodeMatrix {
+    pub(crate) w: Address,
+    pub(crate) bias: Address,
+    pub(crate) out: Address,
+    pub(crate) w_scale: f32,
+    pub(crate) w_unscale: f32,
+    pub(crate) rows: i32,
+    pub(crate) blocks: i32,
+    pub(crate) ty: i32,
+    pub(crate) unit_bytes: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct DecodeArgs {
+    pub(crate) m: [DecodeMatrix; 3],
+    pub(crate) row: RowArgs,
+    pub(crate) most: Address,
+    pub(crate) clear: Address,
+    pub(crate) best: Address,
+    pub(crate) gated: i32,
+    pub(crate) cols: i32,
+    pub(crate) segments: i32,
+    pub(crate) split: i32,
+    pub(crate) finish: i32,
+    pub(crate) act: i32,
+    pub(crate) factor: f32,
+    pub(crate) soft_cap: f32,
 }
 
 #[repr(C)]
@@ -181,7 +232,8 @@ pub(crate) struct AttentionArgs {
     pub(crate) k: Address,
     pub(crate) v: Address,
     pub(crate) out: Address,
-    pub(crate) partial: Address,
+    pub(crate) partial_o: Address,
+    pub(crate) partial_ml: Address,
     pub(crate) spans: Spans,
     pub(crate) group: i32,
     pub(crate) q_heads: i32,
@@ -191,6 +243,14 @@ pub(crate) struct AttentionArgs {
     pub(crate) soft_cap: f32,
     pub(crate) window: i32,
     pub(crate) max_segments: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct DecodeAttentionArgs {
+    pub(crate) heads: HeadsArgs,
+    pub(crate) attention: AttentionArgs,
+    pub(crate) arrived: Address,
 }
 
 #[repr(C)]

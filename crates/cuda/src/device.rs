@@ -1,5 +1,6 @@
 //! An NVIDIA GPU as a [`minfer_ops::Device`].
 
+mod decode;
 mod load;
 mod probe;
 mod stages;
@@ -7,13 +8,14 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::args::{Address, NormArgs, at};
+use crate::args::{Address, HeadsArgs, NormArgs, at};
 use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, Unavailable};
 use crate::kernels::Kernels;
 use crate::launch::{Lane, Queue};
 use crate::matrix::Matrix;
 use minfer_ops::*;
 use state::State;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Tokens up to which a step's launches are kept for a graph: launching is what such steps wait for.
@@ -33,6 +35,12 @@ pub struct CudaDevice {
     state: Option<State>,
     ropes: Vec<LoadedRope>,
     common: Common,
+    /// Whether a feed-forward stage reads the attention stage's normed input, so that it has to exist.
+    keeps_normed: bool,
+    /// Gated feed-forward stages of the step so far that ran in one kernel.
+    gated: Cell<usize>,
+    /// Heads that the attention stage finishes itself.
+    pending: Cell<Option<HeadsArgs>>,
     kernels: Kernels,
     gpu: Gpu,
 }
@@ -48,6 +56,9 @@ struct Common {
     attention_walk: [Kernel; 3],
     attention_split: [Kernel; 3],
     attention_merge: Kernel,
+    decode_matmul: Kernel,
+    /// For heads of 64 and 128 channels.
+    decode_attention: [Kernel; 2],
 }
 
 /// A distinct rope of the loaded stages.
@@ -165,6 +176,11 @@ impl CudaDevice {
         let failed = |error: DeviceError| Unavailable::Failed(error.to_string());
         let kernels = Kernels::load(&gpu).map_err(failed)?;
         let get = |module: &str, name: &str| kernels.get(module, name).map_err(failed);
+        let with_shared = |module: &str, name: &str| -> Result<Kernel, Unavailable> {
+            let kernel = get(module, name)?;
+            kernels.allow_shared(&gpu, module, kernel).map_err(failed)?;
+            Ok(kernel)
+        };
         let attention = |kind: &str| -> Result<[Kernel; 3], Unavailable> {
             let of = |d: usize| get("attention", &format!("attention_{kind}_d{d}"));
             Ok([of(64)?, of(128)?, of(256)?])
@@ -177,8 +193,23 @@ impl CudaDevice {
             attention_walk: attention("walk")?,
             attention_split: attention("split")?,
             attention_merge: get("attention", "attention_merge")?,
+            decode_matmul: with_shared("decode", "decode_matmul")?,
+            decode_attention: [
+                with_shared("decode_attention", "decode_attention_d64")?,
+                with_shared("decode_attention", "decode_attention_d128")?,
+            ],
         };
-        Ok(CudaDevice { queue: Queue::default(), state: None, ropes: Vec::new(), common, kernels, gpu })
+        Ok(CudaDevice {
+            queue: Queue::default(),
+            state: None,
+            ropes: Vec::new(),
+            common,
+            keeps_normed: false,
+            gated: Cell::new(0),
+            pending: Cell::new(None),
+            kernels,
+            gpu,
+        })
     }
 
     /// What it is.
@@ -267,6 +298,8 @@ impl Device for CudaDevice {
             }
             None => return Err(DeviceError::Fault("a step before memory was reserved".into())),
         }
+        self.gated.set(0);
+        self.pending.set(None);
         self.run_ropes()
     }
 
@@ -296,9 +329,11 @@ impl Device for CudaDevice {
 
     fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
         self.flush()?;
-        let state = self.state()?;
+        let Some(state) = &mut self.state else {
+            return Err(DeviceError::Fault("logits before memory was reserved".into()));
+        };
         expect_reserved("logits asked", state.outputs * state.reserve.vocab, out.len())?;
-        self.gpu.download(&state.logits, out)
+        self.gpu.download_through(&state.logits, &mut state.arrival, out)
     }
 
     fn hidden(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {

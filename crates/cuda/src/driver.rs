@@ -75,12 +75,43 @@ pub struct GpuInfo {
     pub capability: (i32, i32),
     /// Streaming multiprocessors.
     pub multiprocessors: usize,
+    /// Bytes of shared memory that a block may have.
+    pub shared_per_block: usize,
     /// Bytes of its memory.
     pub memory: u64,
     /// What the driver supports, as 1000 · major + 10 · minor.
     pub driver: i32,
     /// Why it cannot be used; `None` if it can.
     pub unusable: Option<Unavailable>,
+}
+
+impl GpuInfo {
+    /// Hopper and later: blocks form clusters, and a kernel may start before the one before has ended.
+    pub(crate) fn has_clusters(&self) -> bool {
+        self.capability >= (9, 0)
+    }
+}
+
+/// Blocks of a launch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: u32,
+    /// Bytes of dynamic shared memory of a block.
+    pub(crate) shared: u32,
+    /// Blocks of a cluster along x; 1 unless [`GpuInfo::has_clusters`].
+    pub(crate) cluster: u32,
+}
+
+impl Shape {
+    /// Blocks of `block` threads, without dynamic shared memory.
+    pub(crate) fn new(grid: [usize; 3], block: usize) -> Shape {
+        Shape { grid: grid.map(|n| n as u32), block: block as u32, shared: 0, cluster: 1 }
+    }
+
+    pub(crate) fn with_shared(self, bytes: usize) -> Shape {
+        Shape { shared: bytes as u32, ..self }
+    }
 }
 
 /// A call that failed.
@@ -102,6 +133,9 @@ impl From<Failure> for DeviceError {
         DeviceError::Fault(failure.to_string())
     }
 }
+
+/// Bytes of static shared memory, at most, of kernels that have dynamic.
+pub(crate) const STATIC_SHARED: usize = 4096;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: Status = 2;
@@ -180,6 +214,7 @@ fn info(driver: &'static Driver, index: c_int) -> Result<GpuInfo, Unavailable> {
         name,
         capability,
         multiprocessors: attribute(sys::MULTIPROCESSOR_COUNT)? as usize,
+        shared_per_block: attribute(sys::MAX_SHARED_PER_BLOCK_OPTIN)? as usize,
         memory: memory as u64,
         driver: driver.version,
         unusable,
@@ -275,26 +310,25 @@ impl Gpu {
     /// # Safety
     /// `args` is the kernel's only parameter, of the type that it has, and what it points to is there until the kernel
     /// has run; the grid is one that the kernel stays inside its memory for.
-    pub(crate) unsafe fn launch(
-        &self,
-        kernel: Kernel,
-        grid: [u32; 3],
-        block: u32,
-        args: &[u64],
-    ) -> Result<(), Failure> {
-        if grid.contains(&0) {
+    pub(crate) unsafe fn launch(&self, kernel: Kernel, shape: Shape, args: &[u64]) -> Result<(), Failure> {
+        if shape.grid.contains(&0) {
             return Ok(());
         }
         // On Hopper and later a kernel starts before the one before has ended, and waits for it in `grid_wait`.
-        let mut attribute = sys::LaunchAttribute::programmatic();
-        let early = self.info.capability >= (9, 0);
+        let mut attributes =
+            [sys::LaunchAttribute::programmatic(), sys::LaunchAttribute::cluster(shape.cluster)];
+        let count = match (self.info.has_clusters(), shape.cluster) {
+            (false, _) => 0,
+            (true, 1) => 1,
+            (true, _) => 2,
+        };
         let config = sys::LaunchConfig {
-            grid,
-            block: [block, 1, 1],
-            shared_bytes: 0,
+            grid: shape.grid,
+            block: [shape.block, 1, 1],
+            shared_bytes: shape.shared,
             stream: self.stream,
-            attributes: &raw mut attribute,
-            attribute_count: u32::from(early),
+            attributes: attributes.as_mut_ptr(),
+            attribute_count: count,
         };
         let mut parameters = [args.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the caller's promise; the driver copies the parameter before it returns.
@@ -345,6 +379,14 @@ impl Module {
             call!(self.context.driver, cuModuleGetFunction(&raw mut handle, self.handle, name.as_ptr()))?
         };
         Ok(Kernel(handle))
+    }
+
+    /// Lets a kernel have as much shared memory as a block can.
+    pub(crate) fn allow_shared(&self, gpu: &Gpu, kernel: Kernel) -> Result<(), Failure> {
+        // The limit holds for static and dynamic together.
+        let bytes = gpu.info.shared_per_block.saturating_sub(STATIC_SHARED);
+        // SAFETY: a live kernel.
+        unsafe { call!(gpu.driver(), cuFuncSetAttribute(kernel.0, sys::MAX_DYNAMIC_SHARED, bytes as c_int)) }
     }
 
     /// Writes the variable `name`, whose size is that of `bytes`.

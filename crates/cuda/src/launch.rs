@@ -1,6 +1,6 @@
 //! Launches: at once, or kept until the end of a step so that a graph can replay what is the same again.
 
-use crate::driver::{Gpu, Graph, Kernel};
+use crate::driver::{Gpu, Graph, Kernel, Shape};
 use bytemuck::Pod;
 use minfer_ops::DeviceError;
 use std::cell::RefCell;
@@ -13,8 +13,7 @@ const MOST_GRAPHS: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Launch {
     kernel: Kernel,
-    grid: [u32; 3],
-    block: u32,
+    shape: Shape,
     start: usize,
     len: usize,
 }
@@ -32,20 +31,20 @@ impl Launches {
         self.words.clear();
     }
 
-    fn push<A: Pod>(&mut self, kernel: Kernel, grid: [u32; 3], block: u32, args: &A) {
+    fn push<A: Pod>(&mut self, kernel: Kernel, shape: Shape, args: &A) {
         let start = self.words.len();
         let len = size_of::<A>().div_ceil(8);
         self.words.resize(start + len, 0);
         bytemuck::cast_slice_mut(&mut self.words[start..])[..size_of::<A>()]
             .copy_from_slice(bytemuck::bytes_of(args));
-        self.list.push(Launch { kernel, grid, block, start, len });
+        self.list.push(Launch { kernel, shape, start, len });
     }
 
     fn run(&self, gpu: &Gpu) -> Result<(), DeviceError> {
         for launch in &self.list {
             let args = &self.words[launch.start..launch.start + launch.len];
             // SAFETY: `Lane::enqueue` was promised what a launch needs.
-            unsafe { gpu.launch(launch.kernel, launch.grid, launch.block, args)? };
+            unsafe { gpu.launch(launch.kernel, launch.shape, args)? };
         }
         Ok(())
     }
@@ -67,12 +66,11 @@ impl Lane<'_> {
     pub(crate) unsafe fn enqueue<A: Pod>(
         self,
         kernel: Kernel,
-        grid: [usize; 3],
-        block: usize,
+        shape: Shape,
         args: &A,
     ) -> Result<(), DeviceError> {
         let mut inner = self.queue.inner.borrow_mut();
-        inner.kept.push(kernel, grid.map(|n| n as u32), block as u32, args);
+        inner.kept.push(kernel, shape, args);
         if inner.keep {
             return Ok(());
         }

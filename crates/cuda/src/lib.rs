@@ -5,14 +5,14 @@
 //! `driver` (the CUDA driver, opened at run time). The kernels are below `csrc/`: `format/` has one header per quant
 //! type, kernels are generic over them; `KERNELS.md` lists them, `ledger.toml` has their registers and spills.
 //!
-//! Without the feature `cuda` only [`ledger`] and [`k_segment`] are here.
+//! Without the feature `cuda` only [`ledger`] and [`k_segments`] are here.
 //!
 //! # Numerics: the `f16` profile
 //!
 //! - Weights become half precision by one formula per type: `q·s + m` with one rounding, `s` and `m` rounded to half
 //!   once, everything times a power of two per tensor that keeps it in range.
 //! - The input of a product is half precision under a power of two per token.
-//! - A product is a chain of `m16n8k16` tensor-core steps per segment of K ([`k_segment`]), in single precision;
+//! - A product is a chain of `m16n8k16` tensor-core steps per segment of K ([`k_segments`]), in single precision;
 //!   segments are added in ascending order.
 //! - Attention takes 256-key segments at absolute positions, each with its own softmax partial, merged in ascending
 //!   order.
@@ -47,11 +47,12 @@ pub use driver::{GpuInfo, Unavailable, gpus};
 #[cfg(feature = "cuda")]
 pub use kernels::{ARCHS, KERNEL_TYPES};
 
-/// Length of the K segments of a product with `k` columns: part of the profile, so a function of `k` alone.
+/// Number of the K segments of a product with `k` columns: part of the profile, so a function of `k` alone. With K in
+/// units of 256, segment `s` begins at unit `s · units / k_segments(k)`, rounded down.
 ///
-/// An eighth of K, in steps of 256, but at least 1024: a row's segments are the warps of a block, and adding them costs
-/// little.
-pub const fn k_segment(k: usize) -> usize {
-    let eighth = k.div_ceil(8).next_multiple_of(256);
-    if eighth < 1024 { 1024 } else { eighth }
+/// About 1024 columns each, a power of two, and at most eight: a row's segments are the warps of a block, and adding
+/// them costs little.
+pub const fn k_segments(k: usize) -> usize {
+    let wanted = k.div_ceil(256).div_ceil(4).next_power_of_two();
+    if wanted > 8 { 8 } else { wanted }
 }

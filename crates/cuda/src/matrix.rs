@@ -1,8 +1,8 @@
 //! Weights on the GPU.
 
-use crate::args::{Address, BoundArgs, EmbedArgs, Finish, MatmulArgs, RepackArgs, at};
-use crate::driver::{Buffer, Kernel};
-use crate::k_segment;
+use crate::args::{Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, at};
+use crate::driver::{Buffer, Kernel, Shape};
+use crate::k_segments;
 use crate::kernels::{KERNEL_TYPES, Kernels, QT16_TYPES};
 use crate::launch::Lane;
 use minfer_ops::{DeviceError, GgmlType, Weight};
@@ -47,7 +47,9 @@ pub(crate) enum Layout {
 /// Columns of a unit of QT16.
 const QT16_COLS: usize = 256;
 /// Warps of a block of its kernels, each with a segment of K.
-const QT16_WARPS: usize = 8;
+pub(crate) const QT16_WARPS: usize = 8;
+/// Codes are read as q · 2^-24, so scales are times 2^24 and must stay halves: weights go to [2^-6, 2^-5).
+const QT16_SCALE: f32 = 1.0 / 8192.0;
 
 /// A matrix, and the kernels for its type and layout.
 pub(crate) struct Matrix {
@@ -60,8 +62,8 @@ pub(crate) struct Matrix {
     row_bytes: usize,
     /// The power of two that weights are multiplied with before they are rounded to half precision.
     scale: f32,
-    few: Kernel,
-    many: Kernel,
+    /// Products with few and with many tokens; none in the file's layout for types that have QT16.
+    products: Option<[Kernel; 2]>,
     embed: Kernel,
 }
 
@@ -102,7 +104,7 @@ impl Matrix {
             cols: cols as i32,
         };
         // SAFETY: the matrix is `rows` rows of `row_bytes`, as checked; `most` is one value.
-        unsafe { lane.enqueue(bound, [rows.min(1024), 1, 1], 128, &args)? };
+        unsafe { lane.enqueue(bound, Shape::new([rows.min(1024), 1, 1], 128), &args)? };
         let mut bits = [0u32];
         lane.gpu.download(&most, &mut bits)?;
         Ok(Matrix {
@@ -114,8 +116,10 @@ impl Matrix {
             cols,
             row_bytes,
             scale: weight_scale(f32::from_bits(bits[0])),
-            few: kernels.get("matmul_file", &format!("matmul_file_{name}_n8"))?,
-            many: kernels.get("matmul_file", &format!("matmul_file_{name}_n32"))?,
+            products: match QT16_TYPES.iter().any(|(ty, _)| *ty == weight.ty) {
+                true => None,
+                false => Some(products(kernels, "file", name)?),
+            },
             embed: kernels.get("weights", &format!("embed_{name}"))?,
         })
     }
@@ -134,16 +138,35 @@ impl Matrix {
         };
         let kernel = kernels.get("matmul_qt16", &format!("repack_{name}"))?;
         // SAFETY: rows of whole blocks of 256 values, as every type with QT16 has; the target holds all units.
-        unsafe { lane.enqueue(kernel, [units, 1, 1], 256, &args)? };
+        unsafe { lane.enqueue(kernel, Shape::new([units, 1, 1], 256), &args)? };
         // The original may be dropped when this returns.
         lane.gpu.synchronize()?;
         Ok(Some(Matrix {
             data,
             layout: Layout::Qt16,
-            few: kernels.get("matmul_qt16", &format!("matmul_qt16_{name}_n8"))?,
-            many: kernels.get("matmul_qt16", &format!("matmul_qt16_{name}_n32"))?,
+            scale: self.scale * QT16_SCALE,
+            products: Some(products(kernels, "qt16", name)?),
             ..*self
         }))
+    }
+
+    /// The matrix as the kernel for one token takes it, its result at `out`; `None` in another layout than QT16.
+    pub(crate) fn for_decode(&self, bias: Address, out: Address, blocks: usize) -> Option<DecodeMatrix> {
+        if self.layout != Layout::Qt16 {
+            return None;
+        }
+        let ty = QT16_TYPES.iter().position(|(ty, _)| *ty == self.ty)?;
+        Some(DecodeMatrix {
+            w: at(&self.data, 0),
+            bias,
+            out,
+            w_scale: self.scale,
+            w_unscale: 1.0 / self.scale,
+            rows: self.rows as i32,
+            blocks: blocks as i32,
+            ty: ty as i32,
+            unit_bytes: QT16_TYPES[ty].1 as i32,
+        })
     }
 
     /// How it lies in memory.
@@ -166,11 +189,7 @@ impl Matrix {
         bias: Address,
         output: Output,
     ) -> Result<(), DeviceError> {
-        let (finish, factor, soft_cap) = match output.finish {
-            Finish::Store => (0, 1.0, 0.0),
-            Finish::Residual { factor } => (1, factor, 0.0),
-            Finish::Logits { factor, soft_cap } => (2, factor, soft_cap.unwrap_or(0.0)),
-        };
+        let (finish, factor, soft_cap) = output.finish.args();
         let args = MatmulArgs {
             w: at(&self.data, 0),
             x: input.x,
@@ -183,7 +202,7 @@ impl Matrix {
             x_stride: input.stride as i32,
             out_stride: output.stride as i32,
             tokens: input.rows as i32,
-            segment: k_segment(self.cols) as i32,
+            segments: k_segments(self.cols) as i32,
             w_scale: self.scale,
             w_unscale: 1.0 / self.scale,
             finish,
@@ -195,22 +214,22 @@ impl Matrix {
         let blocks = match self.layout {
             Layout::File => groups,
             // Row groups share a block if their segments leave warps.
-            Layout::Qt16 => {
-                let warps = self.cols.div_ceil(k_segment(self.cols)).next_power_of_two();
-                groups.div_ceil(QT16_WARPS / warps.min(QT16_WARPS))
-            }
+            Layout::Qt16 => groups.div_ceil(QT16_WARPS / k_segments(self.cols)),
+        };
+        let Some([few, many]) = self.products else {
+            return Err(DeviceError::Fault(format!("a product with {} in the file's layout", self.ty)));
         };
         let (kernel, tokens) = match input.rows {
-            0..=FEW_TOKENS => (self.few, 1),
-            rows => (self.many, rows.div_ceil(TOKEN_TILE)),
+            0..=FEW_TOKENS => (few, 1),
+            rows => (many, rows.div_ceil(TOKEN_TILE)),
         };
         // SAFETY: the matrix is as loaded; input and output have `input.rows` rows, which stages take from the reserved
         // buffers after checking widths.
-        unsafe { lane.enqueue(kernel, [blocks, tokens, 1], 256, &args)? };
+        unsafe { lane.enqueue(kernel, Shape::new([blocks, tokens, 1], 256), &args)? };
         Ok(())
     }
 
-    /// Enqueues `x = rows of tokens · scale` for `count` tokens.
+    /// Enqueues `x = rows of tokens · scale` for `count` tokens; `clear`: two words that become zero.
     pub(crate) fn embed(
         &self,
         lane: Lane<'_>,
@@ -218,6 +237,7 @@ impl Matrix {
         count: usize,
         x: Address,
         scale: f32,
+        clear: Address,
     ) -> Result<(), DeviceError> {
         if self.layout != Layout::File {
             return Err(DeviceError::Fault("an embedding in the layout of products".into()));
@@ -226,14 +246,23 @@ impl Matrix {
             table: at(&self.data, 0),
             tokens,
             x,
+            clear,
             row_bytes: self.row_bytes as u64,
             cols: self.cols as i32,
             scale,
         };
         // SAFETY: token ids are below the vocabulary, which the table has rows for; `x` has `count` rows.
-        unsafe { lane.enqueue(self.embed, [count, 1, 1], 128, &args)? };
+        unsafe { lane.enqueue(self.embed, Shape::new([count, 1, 1], 128), &args)? };
         Ok(())
     }
+}
+
+/// The kernels for products with few and with many tokens.
+fn products(kernels: &Kernels, layout: &str, name: &str) -> Result<[Kernel; 2], DeviceError> {
+    let of = |tokens: usize| {
+        kernels.get(&format!("matmul_{layout}"), &format!("matmul_{layout}_{name}_n{tokens}"))
+    };
+    Ok([of(FEW_TOKENS)?, of(TOKEN_TILE)?])
 }
 
 /// The power of two that brings weights of magnitude up to `most` into [128, 256): sums stay far from the end of

@@ -54,14 +54,16 @@ fn q6_k(unit: &[u8], row: usize, to: &mut [u8]) {
     for (k, q) in nibbles(unit, row) {
         to[k / 128 * 64 + k % 64] |= q << (k % 128 / 64 * 4);
     }
-    for i in 0..4 * 32 * 2 * 16 {
-        let (slab, lane, pair, n, e) = (i / 1024, i / 32 % 32, i / 16 % 2, i / 2 % 8, i % 2);
-        let (r, k) = place(lane, n % 4 + 4 * e);
+    // Upper bits of register n of a step: `crumb` of the kernels.
+    for i in 0..4 * 32 * 4 * 8 {
+        let (slab, lane, step, n) = (i / 1024, i / 32 % 32, i / 8 % 4, i % 8);
+        let (r, k) = place(lane, n);
         if r == row {
-            let k = slab * 64 + (2 * pair + n / 4) * 16 + k;
-            let at = 2048 + slab * 256 + lane * 8 + pair * 4;
+            let k = slab * 64 + step * 16 + k;
+            let at = 2048 + slab * 256 + lane * 8 + step / 2 * 4;
             let word = u32::from_le_bytes([unit[at], unit[at + 1], unit[at + 2], unit[at + 3]]);
-            let q = (word >> (16 * e + 2 * n) & 3) as u8;
+            let bit = n / 4 * 16 + step % 2 * 8 + n % 4 / 2 * 2 + n % 2 * 4;
+            let q = (word >> bit & 3) as u8;
             to[128 + k / 128 * 32 + k % 32] |= q << (k % 128 / 32 * 2);
         }
     }

@@ -31,4 +31,9 @@ struct Q4_K : Coded<Q4_K> {
         for (int j = 0; j < 8; ++j) c.q[j] = four_bits256(b + 16, i + j);
         return c;
     }
+    // Of any codes: the tuned kernels' scales must stay halves even if nothing is multiplied with them.
+    __device__ static float bound(const uint8_t* b, int i) {
+        const Codes c = codes(b, i);
+        return fmaxf(fabsf(c.m), 15.0f * fabsf(c.s));
+    }
 };

@@ -16,4 +16,6 @@ struct Q6_K : Coded<Q6_K> {
         }
         return c;
     }
+    // Of any codes, as for Q4_K.
+    __device__ static float bound(const uint8_t* b, int i) { return 32.0f * fabsf(codes(b, i).s); }
 };

@@ -22,7 +22,7 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int g = lane / 4, t = lane % 4;
     const int row0 = blockIdx.x * ROWS, token0 = blockIdx.y * TOKENS;
-    const int segments = (a.cols + a.segment - 1) / a.segment;
+    const int segments = a.segments, units = (a.cols + 255) / 256;
     half* tile = tiles[warp];
 
     // Elements of the result that this thread adds up.
@@ -37,8 +37,8 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
             float acc[NT][4];
 #pragma unroll
             for (int n = 0; n < NT; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-            const int end = min(a.cols, (segment + 1) * a.segment);
-            for (int k0 = segment * a.segment; k0 < end; k0 += K_TILE) {
+            const int end = min(a.cols, segment_begin(units, segments, segment + 1) * 256);
+            for (int k0 = segment_begin(units, segments, segment) * 256; k0 < end; k0 += K_TILE) {
                 __syncwarp();
                 for (int o = lane; o < ROWS * K_TILE / 8; o += WARP) {
                     const int r = o / (K_TILE / 8), k = k0 + o % (K_TILE / 8) * 8;

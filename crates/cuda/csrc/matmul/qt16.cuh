@@ -14,18 +14,19 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
     __shared__ float partial[WARPS][QT_ROWS * TOKENS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     // Segments are at most WARPS; row groups share a block if they are fewer.
-    const int segments = (a.cols + a.segment - 1) / a.segment;
+    const int segments = a.segments;
     const int share = segments <= 1 ? 1 : segments <= 2 ? 2 : segments <= 4 ? 4 : 8;
     const int group = blockIdx.x * (WARPS / share) + warp / share, segment = warp % share;
     const int token0 = blockIdx.y * TOKENS;
     const int units = a.cols / QT_K, groups = (a.rows + QT_ROWS - 1) / QT_ROWS;
-    const int first = segment * (a.segment / QT_K), last = min(units, first + a.segment / QT_K);
+    const int first = segment_begin(units, segments, segment);
+    const int last = segment < segments ? segment_begin(units, segments, segment + 1) : first;
     const bool works = group < groups && first < last;
     const uint8_t* unit = a.w + (static_cast<size_t>(group) * units + first) * U::BYTES;
 
-    typename U::Raw raw;
+    QtRaw raw;
     // Weights depend on no kernel before: they are asked for before waiting for one.
-    if (works) U::load(raw, unit, lane);
+    if (works) U::template load<FromGlobal>(raw, unit, lane);
     grid_wait();
 
     float acc[NT][4];
@@ -33,9 +34,9 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
     for (int n = 0; n < NT; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
     if (works) {
         for (int u = first; u < last; ++u) {
-            typename U::Raw next;
+            QtRaw next;
             unit += U::BYTES;
-            if (u + 1 < last) U::load(next, unit, lane);
+            if (u + 1 < last) U::template load<FromGlobal>(next, unit, lane);
             typename U::Scales scales;
             U::scales(scales, raw, lane, a.w_scale);
 #pragma unroll
@@ -63,6 +64,20 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
                         const uint4& pair = x[n][step / 2];
                         mma_m16n8k16(acc[n], w, step % 2 ? pair.z : pair.x, step % 2 ? pair.w : pair.y);
                     }
+                }
+            }
+            if (U::HAS_MIN) {
+                uint32_t w[4];
+                U::min_fragment(w, scales);
+#pragma unroll
+                for (int n = 0; n < NT; ++n) {
+                    const int token = token0 + 8 * n + g;
+                    uint2 x = make_uint2(0, 0);
+                    if (token < a.tokens) {
+                        const half* row = a.x + static_cast<size_t>(token) * a.x_stride;
+                        x = *reinterpret_cast<const uint2*>(row + a.cols + u * QT_SUMS + t * 4);
+                    }
+                    mma_m16n8k16(acc[n], w, x.x, x.y);
                 }
             }
             raw = next;

@@ -23,79 +23,75 @@ struct Qt4K {
         return v;
     }
 
-    struct Raw {
-        uint4 q[4];
-        uint4 meta[2];  // rows g and g + 8
-    };
-
-    __device__ static void load(Raw& r, const uint8_t* unit, int lane) {
+    template <class Read>
+    __device__ static void load(QtRaw& r, const uint8_t* unit, int lane) {
 #pragma unroll
-        for (int s = 0; s < 4; ++s) r.q[s] = load_weights(unit + s * 512 + lane * 16);
-        r.meta[0] = load_weights(unit + META + lane / 4 * 16);
-        r.meta[1] = load_weights(unit + META + (lane / 4 + 8) * 16);
+        for (int s = 0; s < 4; ++s) r.q[s] = Read::b16(unit + s * 512 + lane * 16);
+        // d, dmin and the packed scales of rows g and g + 8.
+        r.more[0] = Read::b16(unit + META + lane / 4 * 16);
+        r.more[1] = Read::b16(unit + META + (lane / 4 + 8) * 16);
     }
 
-    // Scales and negated minima of groups 2t and 2t + 1: rows g (low) and g + 8 (high).
+    // Weights are two terms: q · s rounded once, and a minimum per group, which one more step multiplies with the sums
+    // of the input's groups. A code is read as the half q · 2^-24, hence s · 2^24; s is a multiple of 16 of a half, so
+    // that codes in the upper nibble need no shift.
+    static constexpr bool HAS_MIN = true;
+
+    // Of groups 2t and 2t + 1: s (row g, low) and s / 16 (row g + 8, high), times 2^24; minima of rows g and g + 8,
+    // negated.
     struct Scales {
         uint32_t s[2], m[2];
     };
 
-    __device__ static void scales(Scales& out, const Raw& r, int lane, float scale) {
-        const int t = lane % 4;
+    __device__ static void scales(Scales& out, const QtRaw& r, int lane, float scale) {
+        const int t = lane % 4, shift = 16 * (t % 2);
         float s[2][2], m[2][2];
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
-            const half2 d = as_half2(r.meta[row].x);
-            const float unit = __low2float(d) * scale, unit_min = __high2float(d) * scale;
+            const half2 d = as_half2(r.more[row].x);
+            const float unit = __low2float(d) * (scale * (QT_CODE / 16.0f)), unit_min = __high2float(d) * -scale;
             // Bytes 0…3, 4…7 and 8…11 of the packed scales; groups 2t and 2t + 1 are bytes 2t % 4 and the next.
-            const uint32_t low = r.meta[row].y, mid = r.meta[row].z, high = r.meta[row].w;
+            const uint32_t low = r.more[row].y, mid = r.more[row].z, high = r.more[row].w;
+            const uint32_t sc = t < 2 ? low & 0x3f3f3f3f : (high & 0x0f0f0f0f) | (low >> 2 & 0x30303030);
+            const uint32_t mn = t < 2 ? mid & 0x3f3f3f3f : (high >> 4 & 0x0f0f0f0f) | (mid >> 2 & 0x30303030);
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                const int shift = (2 * t % 4 + j) * 8;
-                const uint32_t a = low >> shift & 255, b = mid >> shift & 255, c = high >> shift & 255;
-                const uint32_t sc = t < 2 ? a & 63 : (c & 15) | a >> 6 << 4;
-                const uint32_t mn = t < 2 ? b & 63 : c >> 4 | b >> 6 << 4;
-                s[row][j] = unit * static_cast<float>(sc);
-                m[row][j] = -(unit_min * static_cast<float>(mn));
+                s[row][j] = unit * static_cast<float>(sc >> (shift + 8 * j) & 255);
+                m[row][j] = unit_min * static_cast<float>(mn >> (shift + 8 * j) & 255);
             }
         }
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            out.s[j] = as_u32(__floats2half2_rn(s[0][j], s[1][j]));
-            out.m[j] = as_u32(__floats2half2_rn(m[0][j], m[1][j]));
+            out.s[j] = as_u32(__hmul2(__floats2half2_rn(s[0][j], s[1][j]), __floats2half2_rn(16.0f, 1.0f)));
+            out.m[j] = as_u32(__floats2half2_rn(m[j][0], m[j][1]));
         }
     }
 
     // What a k64 slab needs of the scales: those of its two groups, from the lane of the quad that has them.
     struct Slab {
-        half2 s[2][2], m[2][2];  // [group][row]
+        half2 s[2];
     };
 
     __device__ static void slab(Slab& out, const Scales& all, int slab, int lane) {
         const int from = (lane & ~3) | slab;
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const half2 s = as_half2(__shfl_sync(~0u, all.s[j], from)), m = as_half2(__shfl_sync(~0u, all.m[j], from));
-            out.s[j][0] = __low2half2(s);
-            out.s[j][1] = __high2half2(s);
-            out.m[j][0] = __low2half2(m);
-            out.m[j][1] = __high2half2(m);
-        }
+        for (int j = 0; j < 2; ++j) out.s[j] = as_half2(__shfl_sync(~0u, all.s[j], from));
     }
 
-    // Step `step` of slab `slab`: exact codes, then one multiply-add in half precision, as the f16 profile says.
-    __device__ static void fragment(uint32_t (&a)[4], const Raw& r, const Slab& scales, int slab, int step) {
-        const half2 shift1 = __float2half2_rn(-1024.0f), scale16 = __float2half2_rn(0.0625f);
-        const half2 shift16 = __float2half2_rn(-64.0f);
-        const int group = step / 2;
+    __device__ static void fragment(uint32_t (&a)[4], const QtRaw& r, const Slab& scales, int slab, int step) {
+        const half2 s0 = __low2half2(scales.s[step / 2]), s1 = __high2half2(scales.s[step / 2]);
         uint32_t w = word_of(r.q[slab], step);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const half2 q0 = __hadd2(as_half2((w & 0x000f000f) | 0x64006400), shift1);
-            const half2 q1 = __hfma2(as_half2((w & 0x00f000f0) | 0x64006400), scale16, shift16);
-            a[2 * h] = as_u32(__hfma2(q0, scales.s[group][0], scales.m[group][0]));
-            a[2 * h + 1] = as_u32(__hfma2(q1, scales.s[group][1], scales.m[group][1]));
+            a[2 * h] = as_u32(__hmul2(as_half2(w & 0x000f000f), s0));
+            a[2 * h + 1] = as_u32(__hmul2(as_half2(w & 0x00f000f0), s1));
             w >>= 8;
         }
+    }
+
+    // The step of the minima: k 0…7 are the groups, k 8…15 the same again, for the rest of their sums.
+    __device__ static void min_fragment(uint32_t (&a)[4], const Scales& all) {
+        a[0] = a[2] = all.m[0];
+        a[1] = a[3] = all.m[1];
     }
 };

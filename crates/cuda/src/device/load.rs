@@ -163,7 +163,10 @@ impl CudaDevice {
                 FfnInput::Residual(norm) => {
                     LoadedInput::Residual(self.norm(norm.as_ref(), width, &spec.up.weight.name)?)
                 }
-                FfnInput::AttentionInput => LoadedInput::Attention,
+                FfnInput::AttentionInput => {
+                    self.keeps_normed = true;
+                    LoadedInput::Attention
+                }
             },
             post_norm: self.norm(spec.post_norm.as_ref(), spec.down.weight.rows, &spec.down.weight.name)?,
             gate: spec.gate.map(|gate| self.linear(&gate)).transpose()?,

@@ -2,6 +2,7 @@
 
 use super::CudaDevice;
 use crate::args::{ProbeArgs, at};
+use crate::driver::Shape;
 use crate::kernels::{KERNEL_TYPES, QT16_TYPES};
 use minfer_ops::{DeviceError, GgmlType};
 use std::time::Instant;
@@ -32,7 +33,7 @@ impl CudaDevice {
             let start = Instant::now();
             // Four at a time: the time of a launch is no part of it.
             for _ in 0..4 {
-                self.enqueue(kernel, [blocks, 1, 1], 256, &args)?;
+                self.enqueue(kernel, Shape::new([blocks, 1, 1], 256), &args)?;
             }
             self.gpu.synchronize()?;
             best = best.min(start.elapsed().as_secs_f64() / 4.0);

@@ -1,12 +1,13 @@
 //! The stages: which kernels run, in which order. Everything is enqueued on one stream; nothing waits here. The launches
 //! of a step of few tokens are kept until its end, where a graph replays them if the same were there before.
 
+use super::decode::Decode;
 use super::{
     AttnIn, AttnOut, CudaDevice, Ffn, Head, LoadedHeadNorm, LoadedInput, LoadedLinear, LoadedNorm,
     kind_and_eps,
 };
 use crate::args::*;
-use crate::driver::Buffer;
+use crate::driver::{Buffer, Kernel, Shape};
 use crate::matrix::{Input, Matrix, Output};
 use bytemuck::Pod;
 use minfer_ops::*;
@@ -15,66 +16,80 @@ use minfer_ops::*;
 const ROW_TILE: usize = 16;
 
 /// Threads of a block of the row kernels, of the head and attention kernels, and of the merge of partials.
-const ROW_THREADS: usize = 1024;
+const ROW_THREADS: usize = 256;
 const HEAD_THREADS: usize = 128;
+const HEAD_WARPS: usize = 4;
 const MERGE_THREADS: usize = 256;
 
 /// What [`CudaDevice::prepare`] reads.
 pub(super) struct Source<'a> {
     pub(super) x: Address,
     /// Multiplies the activation of `x`.
-    other: Address,
+    pub(super) other: Address,
     /// Row of `x` for each row of the result.
-    gather: Address,
+    pub(super) gather: Address,
     /// Where the values go before they are rounded, if anywhere.
-    plain: Address,
-    norm: Option<&'a LoadedNorm>,
-    activation: Option<Activation>,
-    width: usize,
+    pub(super) plain: Address,
+    /// Bits of the largest magnitude of the only row, if a kernel before found it.
+    pub(super) most: Address,
+    pub(super) norm: Option<&'a LoadedNorm>,
+    pub(super) activation: Option<Activation>,
+    pub(super) width: usize,
+}
+
+/// `enum class Act`.
+pub(super) fn activation_number(activation: Activation) -> i32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+    }
 }
 
 impl Source<'_> {
     pub(super) fn rows(x: &Buffer<f32>, width: usize) -> Self {
-        Source { x: at(x, 0), other: 0, gather: 0, plain: 0, norm: None, activation: None, width }
+        Source { x: at(x, 0), other: 0, gather: 0, plain: 0, most: 0, norm: None, activation: None, width }
+    }
+
+    pub(super) fn args(&self) -> RowArgs {
+        RowArgs {
+            x: self.x,
+            other: self.other,
+            most: self.most,
+            plain: self.plain,
+            norm: LoadedNorm::args(self.norm),
+            act: self.activation.map_or(-1, activation_number),
+            n: self.width as i32,
+        }
     }
 }
 
 impl CudaDevice {
     /// Enqueues a kernel of this crate.
-    pub(super) fn enqueue<A: Pod>(
-        &self,
-        kernel: crate::driver::Kernel,
-        grid: [usize; 3],
-        block: usize,
-        args: &A,
-    ) -> Result<(), DeviceError> {
+    pub(super) fn enqueue<A: Pod>(&self, kernel: Kernel, shape: Shape, args: &A) -> Result<(), DeviceError> {
         // SAFETY: the callers below pass the kernel's own struct with addresses of reserved buffers, after checking
         // that stages have the sizes that memory was reserved for.
-        unsafe { self.lane().enqueue(kernel, grid, block, args) }
+        unsafe { self.lane().enqueue(kernel, shape, args) }
     }
 
     /// Fills `to` with a product's input.
     pub(super) fn prepare(&self, source: &Source<'_>, to: Input) -> Result<(), DeviceError> {
         let args = PrepareArgs {
-            x: source.x,
-            other: source.other,
+            row: source.args(),
             gather: source.gather,
             out: to.x,
             unscale: to.unscale,
-            plain: source.plain,
-            norm: LoadedNorm::args(source.norm),
-            act: source.activation.map_or(-1, |activation| match activation {
-                Activation::Silu => 0,
-                Activation::GeluTanh => 1,
-            }),
-            n: source.width as i32,
             x_stride: source.width as i32,
             out_stride: to.stride as i32,
         };
-        self.enqueue(self.common.prepare_rows, [to.rows, 1, 1], ROW_THREADS, &args)
+        self.enqueue(self.common.prepare_rows, Shape::new([to.rows, 1, 1], ROW_THREADS), &args)
     }
 
-    fn store(&self, linear: &LoadedLinear, input: Input, out: &Buffer<f32>) -> Result<(), DeviceError> {
+    pub(super) fn store(
+        &self,
+        linear: &LoadedLinear,
+        input: Input,
+        out: &Buffer<f32>,
+    ) -> Result<(), DeviceError> {
         let output = Output { out: at(out, 0), stride: linear.matrix.rows, finish: Finish::Store };
         linear.matrix.product(self.lane(), input, linear.bias(), output)
     }
@@ -99,29 +114,36 @@ impl CudaDevice {
             out_stride: width as i32,
             unused: 0,
         };
-        self.enqueue(self.common.norm_rows, [self.state()?.tokens, 1, 1], ROW_THREADS, &args)
+        self.enqueue(self.common.norm_rows, Shape::new([self.state()?.tokens, 1, 1], ROW_THREADS), &args)
     }
 
-    /// `x ← x + scale · post_norm(linear · input)`.
+    /// `x ← x + scale · post_norm(linear · source)`.
     fn residual(
         &self,
         linear: &LoadedLinear,
-        input: Input,
+        source: &Source<'_>,
         post_norm: Option<&LoadedNorm>,
         scale: f32,
     ) -> Result<(), DeviceError> {
         let state = self.state()?;
         let width = state.reserve.d_model;
+        let (out, finish) = match post_norm {
+            None => (at(&state.x, 0), Finish::Residual { factor: scale }),
+            Some(_) => (at(&state.product, 0), Finish::Store),
+        };
+        if !self.decode(&[(linear, out)], source, Decode::Finish(finish))? {
+            let input = state.inner.input(state.tokens, source.width);
+            self.prepare(source, input)?;
+            linear.matrix.product(
+                self.lane(),
+                input,
+                linear.bias(),
+                Output { out, stride: width, finish },
+            )?;
+        }
         match post_norm {
-            None => {
-                let finish = Finish::Residual { factor: scale };
-                let output = Output { out: at(&state.x, 0), stride: width, finish };
-                linear.matrix.product(self.lane(), input, linear.bias(), output)
-            }
-            Some(norm) => {
-                self.store(linear, input, &state.product)?;
-                self.norm_rows(norm, &state.product, width, &state.x, Some(scale))
-            }
+            None => Ok(()),
+            Some(norm) => self.norm_rows(norm, &state.product, width, &state.x, Some(scale)),
         }
     }
 
@@ -136,7 +158,7 @@ impl CudaDevice {
                 magnitude: loaded.rope.magnitude,
                 pairs: loaded.rope.inv_freq.len() as i32,
             };
-            self.enqueue(self.common.rope_angles, [state.tokens, 1, 1], HEAD_THREADS, &args)?;
+            self.enqueue(self.common.rope_angles, Shape::new([state.tokens, 1, 1], HEAD_THREADS), &args)?;
         }
         Ok(())
     }
@@ -146,7 +168,7 @@ impl CudaDevice {
         expect_reserved("columns of the embedding", state.reserve.d_model, table.cols)?;
         expect_reserved("rows of the embedding", state.reserve.vocab, table.rows.min(state.reserve.vocab))?;
         let (ids, _) = state.ids_and_outputs();
-        table.embed(self.lane(), ids, state.tokens, at(&state.x, 0), scale)
+        table.embed(self.lane(), ids, state.tokens, at(&state.x, 0), scale, at(&state.most, 0))
     }
 
     pub(super) fn run_attn_in(&self, stage: &AttnIn) -> Result<(), DeviceError> {
@@ -157,10 +179,15 @@ impl CudaDevice {
         if stage.rope.is_some_and(|rope| rope >= state.angles.len()) {
             return Err(DeviceError::Fault("a stage was loaded after memory was reserved".into()));
         }
-        let input = state.normed.input(state.tokens, width);
-        self.prepare(&Source { norm: stage.norm.as_ref(), ..Source::rows(&state.x, width) }, input)?;
-        for (linear, out) in [(&stage.q, &state.q), (&stage.k, &state.k), (&stage.v, &state.v)] {
-            self.store(linear, input, out)?;
+        let source = Source { norm: stage.norm.as_ref(), ..Source::rows(&state.x, width) };
+        let products = [(&stage.q, &state.q), (&stage.k, &state.k), (&stage.v, &state.v)];
+        let stored = products.map(|(linear, out)| (linear, at(out, 0)));
+        if self.keeps_normed || !self.decode(&stored, &source, Decode::Finish(Finish::Store))? {
+            let input = state.normed.input(state.tokens, width);
+            self.prepare(&source, input)?;
+            for (linear, out) in products {
+                self.store(linear, input, out)?;
+            }
         }
         for (norm, values, heads) in [(&stage.q_norm, &state.q, heads.q), (&stage.k_norm, &state.k, heads.kv)]
         {
@@ -207,8 +234,12 @@ impl CudaDevice {
                 RopeStyle::Halves => 2,
             }),
         };
-        let grid = [heads.q + 2 * heads.kv, state.tokens, 1];
-        self.enqueue(self.common.finish_heads, grid, HEAD_THREADS, &args)
+        if self.decodes_attention(heads)? {
+            self.pending.set(Some(args));
+            return Ok(());
+        }
+        let grid = [(heads.q + 2 * heads.kv).div_ceil(HEAD_WARPS), state.tokens, 1];
+        self.enqueue(self.common.finish_heads, Shape::new(grid, HEAD_THREADS), &args)
     }
 
     pub(super) fn run_attention(&self, spec: &AttentionSpec) -> Result<(), DeviceError> {
@@ -218,7 +249,11 @@ impl CudaDevice {
         for span in state.own_spans() {
             spec.check_window(span.position, span.len, span.first_blocks[spec.kv.group])?;
         }
-        let split = state.split(spec);
+        let pending = self.pending.take();
+        let split = match pending {
+            Some(_) => Some(state.segments(spec.window)),
+            None => state.split(spec),
+        };
         let (k, v) = state.kv[spec.kv.group].layer(spec.kv.layer);
         let args = AttentionArgs {
             q: at(&state.q16, 0),
@@ -226,7 +261,8 @@ impl CudaDevice {
             k,
             v,
             out: at(&state.attn, 0),
-            partial: at(&state.partials, 0),
+            partial_o: at(&state.partials, 0),
+            partial_ml: at(&state.partials, state.tokens * heads.q * heads.dim * split.unwrap_or(0)),
             spans: state.spans(),
             group: spec.kv.group as i32,
             q_heads: heads.q as i32,
@@ -237,6 +273,9 @@ impl CudaDevice {
             window: spec.window.map_or(0, |window| i32::try_from(window).unwrap_or(i32::MAX)),
             max_segments: split.unwrap_or(1) as i32,
         };
+        if let Some(own) = pending {
+            return self.decode_attention(own, args);
+        }
         let size = [64, 128, 256].iter().position(|d| heads.dim <= *d);
         let Some(size) = size else {
             return Err(DeviceError::Fault(format!("attention heads of {} channels", heads.dim)));
@@ -246,10 +285,14 @@ impl CudaDevice {
         match split {
             Some(segments) => {
                 let grid = [segments, heads.kv, tiles];
-                self.enqueue(self.common.attention_split[size], grid, HEAD_THREADS, &args)?;
-                self.enqueue(self.common.attention_merge, [heads.q, state.tokens, 1], MERGE_THREADS, &args)
+                self.enqueue(self.common.attention_split[size], Shape::new(grid, HEAD_THREADS), &args)?;
+                let merge = Shape::new([heads.q, state.tokens, 1], MERGE_THREADS);
+                self.enqueue(self.common.attention_merge, merge, &args)
             }
-            None => self.enqueue(self.common.attention_walk[size], [1, heads.kv, tiles], HEAD_THREADS, &args),
+            None => {
+                let shape = Shape::new([1, heads.kv, tiles], HEAD_THREADS);
+                self.enqueue(self.common.attention_walk[size], shape, &args)
+            }
         }
     }
 
@@ -258,9 +301,8 @@ impl CudaDevice {
         let width = stage.proj.matrix.cols;
         expect_reserved("rows of the projection", state.reserve.d_model, stage.proj.matrix.rows)?;
         at_most_reserved("columns of the projection", state.reserve.max_q, width)?;
-        let input = state.inner.input(state.tokens, width);
-        self.prepare(&Source::rows(&state.attn, width), input)?;
-        self.residual(&stage.proj, input, stage.post_norm.as_ref(), stage.residual_scale)
+        let source = Source::rows(&state.attn, width);
+        self.residual(&stage.proj, &source, stage.post_norm.as_ref(), stage.residual_scale)
     }
 
     pub(super) fn run_ffn(&self, stage: &Ffn) -> Result<(), DeviceError> {
@@ -269,9 +311,29 @@ impl CudaDevice {
         expect_reserved("columns of gate and up", state.reserve.d_model, width)?;
         expect_reserved("rows of down", state.reserve.d_model, stage.down.matrix.rows)?;
         at_most_reserved("columns of down", state.reserve.max_ff, inner)?;
+        let scale = stage.residual_scale;
+        let norm = match &stage.input {
+            LoadedInput::Residual(norm) => Some(norm.as_ref()),
+            LoadedInput::Attention => None,
+        };
+        if let (Some(norm), Some(gate)) = (norm, &stage.gate) {
+            let source = Source { norm, ..Source::rows(&state.x, width) };
+            let products = [(gate, at(&state.gate, 0)), (&stage.up, 0)];
+            let most = self.gated.get() % 2;
+            let gated = Decode::Gated {
+                activation: stage.activation,
+                most: at(&state.most, most),
+                clear: at(&state.most, 1 - most),
+            };
+            if self.decode(&products, &source, gated)? {
+                self.gated.set(self.gated.get() + 1);
+                let source = Source { most: at(&state.most, most), ..Source::rows(&state.gate, inner) };
+                return self.residual(&stage.down, &source, stage.post_norm.as_ref(), scale);
+            }
+        }
         let input = state.normed.input(state.tokens, width);
-        if let LoadedInput::Residual(norm) = &stage.input {
-            self.prepare(&Source { norm: norm.as_ref(), ..Source::rows(&state.x, width) }, input)?;
+        if let Some(norm) = norm {
+            self.prepare(&Source { norm, ..Source::rows(&state.x, width) }, input)?;
         }
         self.store(&stage.up, input, &state.up)?;
         let (x, other) = match &stage.gate {
@@ -281,10 +343,8 @@ impl CudaDevice {
             }
             None => (&state.up, 0),
         };
-        let activated = state.inner.input(state.tokens, inner);
         let source = Source { other, activation: Some(stage.activation), ..Source::rows(x, inner) };
-        self.prepare(&source, activated)?;
-        self.residual(&stage.down, activated, stage.post_norm.as_ref(), stage.residual_scale)
+        self.residual(&stage.down, &source, stage.post_norm.as_ref(), scale)
     }
 
     pub(super) fn run_head(&self, stage: &Head) -> Result<(), DeviceError> {
@@ -300,10 +360,15 @@ impl CudaDevice {
             norm: stage.norm.as_ref(),
             ..Source::rows(&state.x, width)
         };
-        self.prepare(&source, input)?;
         let finish = Finish::Logits { factor: stage.scale, soft_cap: stage.soft_cap };
-        let output = Output { out: at(&state.logits, 0), stride: matrix.rows, finish };
-        matrix.product(self.lane(), input, stage.proj.bias(), output)?;
+        let out = at(&state.logits, 0);
+        // The only token of a step is its only output.
+        let one = state.outputs == 1 && state.tokens == 1;
+        if !one || !self.decode(&[(&stage.proj, out)], &source, Decode::Finish(finish))? {
+            self.prepare(&source, input)?;
+            let output = Output { out, stride: matrix.rows, finish };
+            matrix.product(self.lane(), input, stage.proj.bias(), output)?;
+        }
         // The step ends here.
         self.flush()
     }

@@ -15,6 +15,11 @@ const MOST_PARTIALS: usize = 64 << 20;
 /// Query rows (heads of tokens) up to which attention is split by segments.
 const SPLIT_ROWS: usize = 1024;
 
+/// Halves of a row of a product's input: columns, and the sums of their groups (`sum_place` of `csrc/prepare.cuh`).
+pub(super) fn row_halves(cols: usize) -> usize {
+    cols.next_multiple_of(K_PAD) + if cols.is_multiple_of(256) { cols / 16 } else { 0 }
+}
+
 /// Inputs of a product, [`Input`]s of up to `width` columns.
 pub(super) struct Acts {
     x: Buffer<u16>,
@@ -24,7 +29,7 @@ pub(super) struct Acts {
 impl Acts {
     /// `rows` rows of `cols` columns.
     pub(super) fn input(&self, rows: usize, cols: usize) -> Input {
-        Input { x: at(&self.x, 0), unscale: at(&self.unscale, 0), stride: cols.next_multiple_of(K_PAD), rows }
+        Input { x: at(&self.x, 0), unscale: at(&self.unscale, 0), stride: row_halves(cols), rows }
     }
 }
 
@@ -58,6 +63,10 @@ pub(super) struct State {
     pub(super) q_unscale: Buffer<f32>,
     pub(super) attn: Buffer<f32>,
     pub(super) partials: Buffer<f32>,
+    /// Blocks that have left a partial, `[tokens][kv_heads]`; zero between steps.
+    pub(super) arrived: Buffer<u32>,
+    /// Bits of the largest magnitude of gated activations, of even and odd layers.
+    pub(super) most: Buffer<u32>,
     pub(super) gate: Buffer<f32>,
     pub(super) up: Buffer<f32>,
     /// Product that a post-norm still has to see.
@@ -67,6 +76,8 @@ pub(super) struct State {
     /// Angles of each rope.
     pub(super) angles: Vec<Buffer<f32>>,
     pub(super) kv: Vec<KvStore>,
+    /// Where the logits of a step with one output arrive.
+    pub(super) arrival: Pinned<f32>,
     step: Buffer<u32>,
     staged: Pinned<u32>,
     layout: Layout,
@@ -127,13 +138,15 @@ struct Sizes {
     normed: usize,
     inner: usize,
     q_heads: usize,
+    kv_heads: usize,
     partials: usize,
     step: usize,
 }
 
 impl Sizes {
     fn of(reserve: &Reserve) -> Sizes {
-        let pad = |n: usize| n.next_multiple_of(K_PAD);
+        // What fits a row of n columns fits a shorter one.
+        let pad = |n: usize| row_halves(n.next_multiple_of(256));
         let layout = layout(reserve);
         let blocks: usize = reserve.kv_groups.iter().map(|g| g.blocks).sum();
         let mut partials = 0;
@@ -151,6 +164,7 @@ impl Sizes {
             normed: pad(reserve.d_model),
             inner: pad(reserve.max_q.max(reserve.max_ff)),
             q_heads: reserve.kv_groups.iter().map(|g| g.heads.q).max().unwrap_or(1),
+            kv_heads: reserve.kv_groups.iter().map(|g| g.heads.kv).max().unwrap_or(1),
             partials,
             // A step in which every token is a sequence of its own with all of the cache is more than there is.
             step: layout.blocks() + blocks.saturating_mul(reserve.max_tokens.min(64)),
@@ -178,7 +192,9 @@ impl State {
             + 2 * s.rows
             + reserve.max_outputs * (reserve.vocab + s.d_model)
             + s.partials
-            + s.step;
+            + s.step
+            + s.tokens * s.kv_heads
+            + 2;
         let halves = s.rows * (s.normed + s.inner) + s.tokens * reserve.max_q;
         let kv = reserve.kv_groups.iter().map(|g| kv_len(g).saturating_mul(2 * reserve.kv_type.bytes()));
         kv.fold(4 * floats + 2 * halves, usize::saturating_add) as u64
@@ -214,6 +230,8 @@ impl State {
             q_unscale: floats(s.tokens, s.q_heads)?,
             attn: floats(s.tokens, reserve.max_q)?,
             partials: floats(1, s.partials)?,
+            arrived: gpu.alloc(s.tokens * s.kv_heads, "activations")?,
+            most: gpu.alloc(2, "activations")?,
             gate: floats(s.tokens, reserve.max_ff)?,
             up: floats(s.tokens, reserve.max_ff)?,
             product: floats(s.tokens, s.d_model)?,
@@ -226,6 +244,7 @@ impl State {
             kv: reserve.kv_groups.iter().map(kv).collect::<Result<_, _>>()?,
             step: gpu.alloc(s.step, "activations")?,
             staged: gpu.pinned(s.step)?,
+            arrival: gpu.pinned(reserve.vocab)?,
             layout: layout(reserve),
             reserve: reserve.clone(),
             tokens: 0,
@@ -301,15 +320,26 @@ impl State {
         &self.spans
     }
 
-    /// Segments per row that attention is split into, if it is: few rows, and room for their partials.
-    pub(super) fn split(&self, spec: &AttentionSpec) -> Option<usize> {
+    /// The most segments that a row of the step sees, as a power of two.
+    pub(super) fn segments(&self, window: Option<usize>) -> usize {
         let segments = |span: &OwnSpan| {
             let last = (span.position + span.len).saturating_sub(1);
-            last / ATTN_SEGMENT + 1 - spec.seen_from(span.position) / ATTN_SEGMENT
+            let first = window.map_or(0, |window| (span.position + 1).saturating_sub(window));
+            last / ATTN_SEGMENT + 1 - first / ATTN_SEGMENT
         };
-        let most = self.spans.iter().filter(|s| s.len > 0).map(segments).max()?.next_power_of_two();
-        let rows = self.tokens * spec.heads.q;
-        let fits = rows * most * (spec.heads.dim + 2) <= self.partials.len();
-        (rows <= SPLIT_ROWS && fits).then_some(most)
+        self.spans.iter().filter(|s| s.len > 0).map(segments).max().unwrap_or(1).next_power_of_two()
+    }
+
+    /// Whether there is room for partials of every row of the step and `segments` each.
+    pub(super) fn has_partials(&self, heads: Heads, segments: usize) -> bool {
+        let rows = self.tokens * heads.q;
+        rows.saturating_mul(segments).saturating_mul(heads.dim + 2) <= self.partials.len()
+    }
+
+    /// Segments per row that attention is split into, if it is: few rows, and room for their partials.
+    pub(super) fn split(&self, spec: &AttentionSpec) -> Option<usize> {
+        let most = self.segments(spec.window);
+        let few = self.tokens * spec.heads.q <= SPLIT_ROWS;
+        (few && self.has_partials(spec.heads, most)).then_some(most)
     }
 }

@@ -1,6 +1,7 @@
 //! Kernels on a GPU against double precision, and the profile's promise: the same bits in any company.
 #![allow(clippy::print_stdout, reason = "figures for --nocapture")]
 
+use super::decode::Decode;
 use super::stages::Source;
 use super::*;
 use crate::args::Finish;
@@ -74,7 +75,16 @@ fn embeddings_of_every_type_are_the_references_bits() {
         let ids = device.gpu.alloc::<u32>(9, "test").expect("memory");
         device.gpu.upload(&[8u32, 0, 3, 1, 2, 7, 6, 5, 4], &ids).expect("a copy");
         let x = device.gpu.alloc::<f32>(9 * cols, "test").expect("memory");
-        table.embed(device.lane(), at(&ids, 0), 9, at(&x, 0), 1.0).expect("a launch");
+        table
+            .embed(
+                device.lane(),
+                at(&ids, 0),
+                9,
+                at(&x, 0),
+                1.0,
+                at(&device.state().expect("memory").most, 0),
+            )
+            .expect("a launch");
         let mut found = vec![0.0; 9 * cols];
         device.gpu.download(&x, &mut found).expect("a copy");
         for (row, id) in [8, 0, 3, 1, 2, 7, 6, 5, 4].into_iter().enumerate() {
@@ -97,7 +107,13 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
         for (rows, cols) in [(3, block), (50, 5 * block.max(32)), (17, 2304), (16, 1024), (40, 18944)] {
             let (weight, values) = random_weight(*ty, rows, cols);
             let matrix = device.matrix(&weight).expect("a matrix");
+            // What products of the type run on.
             let tuned = matrix.tuned(device.lane(), &device.kernels).expect("memory");
+            assert_eq!(tuned.is_some(), crate::kernels::QT16_TYPES.iter().any(|(t, _)| t == ty));
+            let matrix = match tuned {
+                Some(tuned) if tuned.layout() == Layout::Qt16 => tuned,
+                _ => matrix,
+            };
             let tokens = 70;
             let mut x = Numbers(cols as u64).heavy(tokens * cols, 1.0);
             // Massive activations: one channel of every third token.
@@ -114,15 +130,6 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
                 let found = error(&whole[t * rows..(t + 1) * rows], &expected);
                 worst = worst.max(if rows < 8 { found / 4.0 } else { found });
             }
-            if let Some(tuned) = tuned {
-                assert_eq!(tuned.layout(), Layout::Qt16);
-                for part in [0..tokens, 0..1, 5..8, 31..70] {
-                    let found = product(&device, &tuned, &x, part.clone());
-                    let expected = &whole[part.start * rows..part.end * rows];
-                    let same = found.iter().zip(expected).filter(|(f, e)| f.to_bits() == e.to_bits()).count();
-                    assert_eq!(same, expected.len(), "{name} {rows}×{cols} in QT16, tokens {part:?}");
-                }
-            }
             for part in [0..1, 5..8, 3..11, 31..70] {
                 let alone = product(&device, &matrix, &x, part.clone());
                 let same =
@@ -132,6 +139,128 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
         }
         println!("{name:8} {worst:.1e} of {PRODUCT_GATE:.1e}");
         assert!(worst < PRODUCT_GATE, "{name}: {worst:.1e}");
+    }
+}
+
+/// A step of one token, so that products may take the kernel for it.
+fn begin_one(device: &mut CudaDevice) {
+    let tables = [BlockTable { first: 0, blocks: &[0] }];
+    let spans = [Span { start: 0, len: 1, position: 0, tables: &tables }];
+    device.begin(&Batch { tokens: &[0], spans: &spans, outputs: &[0] }).expect("a step");
+}
+
+/// Norm, products, activation and residual of one token in the kernels for one token: the bits of those for many.
+#[test]
+fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
+    let Some(mut device) = device() else { return };
+    device.reserve(&reserve(9, 18944, SMALL_HEADS, 1)).expect("memory");
+    let load = |device: &mut CudaDevice, ty, rows, cols| {
+        let (weight, _) = random_weight(ty, rows, cols);
+        let matrix = device.matrix(&weight).expect("a matrix");
+        let matrix = matrix.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
+        let bias = device.gpu.alloc::<f32>(rows, "test").expect("memory");
+        device.gpu.upload(&Numbers(rows as u64).heavy(rows, 1.0), &bias).expect("a copy");
+        LoadedLinear { matrix: Arc::new(matrix), bias: Some(bias) }
+    };
+    let bits = |device: &CudaDevice, buffer: &Buffer<f32>| -> Vec<u32> {
+        let mut values = vec![0.0f32; buffer.len()];
+        device.gpu.download(buffer, &mut values).expect("a copy");
+        values.into_iter().map(f32::to_bits).collect()
+    };
+    for (ty, _) in crate::kernels::QT16_TYPES {
+        // One segment to eight, ragged rows, more row groups than blocks, and K in one block or shared by a cluster.
+        for (rows, cols) in [(17, 256), (40, 1280), (5000, 2048), (48, 3584), (33, 18944)] {
+            begin_one(&mut device);
+            // Nothing is kept for a graph from here on.
+            device.flush().expect("launches");
+            let first = load(&mut device, *ty, rows, cols);
+            let second = load(&mut device, *ty, rows + 16, cols);
+            let gate = load(&mut device, *ty, rows, cols);
+            let mut numbers = Numbers(cols as u64);
+            let mut upload = |len: usize| {
+                let buffer = device.gpu.alloc::<f32>(len, "test").expect("memory");
+                device.gpu.upload(&numbers.heavy(len, 1.0), &buffer).expect("a copy");
+                buffer
+            };
+            let (x, weight, before) = (upload(cols), upload(cols), upload(rows));
+            let norm = LoadedNorm { kind: NormKind::Rms { eps: 1e-5 }, weight, bias: None };
+            let out = |len: usize| device.gpu.alloc::<f32>(len, "test").expect("memory");
+            let mut values = vec![0.0f32; cols];
+            device.gpu.download(&x, &mut values).expect("a copy");
+            let largest = values.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+            let known = device.gpu.alloc::<u32>(1, "test").expect("memory");
+            device.gpu.upload(&[largest.to_bits()], &known).expect("a copy");
+            let state = device.state().expect("memory");
+            let input = state.inner.input(1, cols);
+            let what = format!("{ty} {rows}×{cols}");
+            for (case, norm, most) in
+                [("norm", Some(&norm), 0), ("plain", None, 0), ("known", None, at(&known, 0))]
+            {
+                let source = Source { norm, ..Source::rows(&x, cols) };
+                device.prepare(&source, input).expect("a launch");
+                let source = Source { most, ..source };
+                let (one, two) = (out(rows), out(rows + 16));
+                let done = device.decode(
+                    &[(&first, at(&one, 0)), (&second, at(&two, 0))],
+                    &source,
+                    Decode::Finish(Finish::Store),
+                );
+                assert!(done.expect("a launch"), "{what}, {case}: no kernel for one token");
+                for (linear, found) in [(&first, &one), (&second, &two)] {
+                    let expected = out(found.len());
+                    device.store(linear, input, &expected).expect("a launch");
+                    assert!(bits(&device, found) == bits(&device, &expected), "{what}, {case}");
+                }
+                let (sum, expected) = (out(rows), out(rows));
+                for buffer in [&sum, &expected] {
+                    let mut values = vec![0.0f32; rows];
+                    device.gpu.download(&before, &mut values).expect("a copy");
+                    device.gpu.upload(&values, buffer).expect("a copy");
+                }
+                let finish = Finish::Residual { factor: 0.5 };
+                device.decode(&[(&first, at(&sum, 0))], &source, Decode::Finish(finish)).expect("a launch");
+                let output = Output { out: at(&expected, 0), stride: rows, finish };
+                first.matrix.product(device.lane(), input, first.bias(), output).expect("a launch");
+                assert!(bits(&device, &sum) == bits(&device, &expected), "{what}, {case}: added");
+                // Gates are the next product's input, whose rows are whole octets.
+                if most != 0 || !rows.is_multiple_of(8) {
+                    continue;
+                }
+                for activation in [Activation::Silu, Activation::GeluTanh] {
+                    let (gates, ups, found, expected) = (out(rows), out(rows), out(rows), out(rows));
+                    let largest = device.gpu.alloc::<u32>(1, "test").expect("memory");
+                    let clear = device.gpu.alloc::<u32>(1, "test").expect("memory");
+                    device.gpu.upload(&[7u32], &clear).expect("a copy");
+                    // The last turn left its own input there.
+                    device.prepare(&source, input).expect("a launch");
+                    device.store(&gate, input, &gates).expect("a launch");
+                    device.store(&first, input, &ups).expect("a launch");
+                    let done = device.decode(
+                        &[(&gate, at(&found, 0)), (&first, 0)],
+                        &source,
+                        Decode::Gated { activation, most: at(&largest, 0), clear: at(&clear, 0) },
+                    );
+                    assert!(done.expect("a launch"), "{what}: no gated kernel for one token");
+                    let source = Source {
+                        other: at(&ups, 0),
+                        activation: Some(activation),
+                        plain: at(&expected, 0),
+                        ..Source::rows(&gates, rows)
+                    };
+                    device.prepare(&source, state.inner.input(1, rows)).expect("a launch");
+                    let found = bits(&device, &found);
+                    let expected = bits(&device, &expected);
+                    let first = found.iter().zip(&expected).position(|(f, e)| f != e);
+                    let differing = first.map(|i| (i, f32::from_bits(found[i]), f32::from_bits(expected[i])));
+                    assert_eq!(differing, None, "{what}, {case}: {activation:?}");
+                    let most = found.iter().map(|b| b & !(1 << 31)).max();
+                    let mut words = [0u32; 2];
+                    device.gpu.download(&largest, &mut words[..1]).expect("a copy");
+                    device.gpu.download(&clear, &mut words[1..]).expect("a copy");
+                    assert_eq!((most, 0), (Some(words[0]), words[1]), "{what}: largest, and what is cleared");
+                }
+            }
+        }
     }
 }
 

@@ -139,6 +139,23 @@ impl Gpu {
         Ok(())
     }
 
+    /// [`Self::download`] by way of `through`, from where the host copies faster than the driver does out of memory that
+    /// it did not give.
+    pub(crate) fn download_through<T: Pod>(
+        &self,
+        from: &Buffer<T>,
+        through: &mut Pinned<T>,
+        values: &mut [T],
+    ) -> Result<(), DeviceError> {
+        let each = through.as_slice().len();
+        if values.len() > each {
+            return self.download(from, values);
+        }
+        self.download(from, &mut through.as_mut_slice()[..values.len()])?;
+        values.copy_from_slice(&through.as_slice()[..values.len()]);
+        Ok(())
+    }
+
     /// Waits, then copies the beginning of `from` to `values`.
     pub(crate) fn download<T: Pod>(&self, from: &Buffer<T>, values: &mut [T]) -> Result<(), DeviceError> {
         if values.len() > from.len {

@@ -19,6 +19,9 @@ type Address = u64;
 pub(super) const MULTIPROCESSOR_COUNT: c_int = 16;
 pub(super) const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 pub(super) const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+pub(super) const MAX_SHARED_PER_BLOCK_OPTIN: c_int = 97;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+pub(super) const MAX_DYNAMIC_SHARED: c_int = 8;
 /// `CU_STREAM_NON_BLOCKING`.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 
@@ -50,6 +53,13 @@ impl LaunchAttribute {
         let mut value = [0; 16];
         value[0] = 1;
         LaunchAttribute { id: 6, unused: 0, value }
+    }
+
+    /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`: clusters of `blocks` blocks along x.
+    pub(super) fn cluster(blocks: u32) -> LaunchAttribute {
+        let mut value = [0; 16];
+        value[..3].copy_from_slice(&[blocks as c_int, 1, 1]);
+        LaunchAttribute { id: 4, unused: 0, value }
     }
 }
 
@@ -115,6 +125,7 @@ driver! {
     cuModuleUnload: fn(Handle);
     cuModuleGetFunction: fn(*mut Handle, Handle, *const c_char);
     cuModuleGetGlobal_v2: fn(*mut Address, *mut usize, Handle, *const c_char);
+    cuFuncSetAttribute: fn(Handle, c_int, c_int);
     cuLaunchKernelEx: fn(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void);
     cuStreamCreate: fn(*mut Handle, c_uint);
     cuStreamDestroy_v2: fn(Handle);

@@ -1,0 +1,148 @@
+//! Steps of single tokens: products that make their input on the spot, and attention with what comes before and after
+//! it in one kernel. The kernels of `csrc/decode.cuh` and `csrc/decode_attention.cu`; what they do not know is left to
+//! the others, whose bits are the same.
+
+use super::stages::{Source, activation_number};
+use super::{CudaDevice, LoadedLinear};
+use crate::args::*;
+use crate::driver::{STATIC_SHARED, Shape};
+use crate::k_segments;
+use crate::matrix::QT16_WARPS;
+use minfer_ops::*;
+
+/// Rows of a unit, and of a tile of query heads.
+const ROWS: usize = 16;
+/// Columns of a unit, and the halves that a row of the input has for them.
+const UNIT_COLS: usize = 256;
+const UNIT_HALVES: usize = UNIT_COLS + UNIT_COLS / 16;
+/// Units of a warp that are on their way or at hand, `DEPTH` of the kernel.
+const DEPTH: usize = 2;
+/// Threads of a block of products, and how many of these a multiprocessor holds.
+const THREADS: usize = 256;
+const BLOCKS: usize = 2;
+/// Blocks of a cluster that share K where the input's scale is known: each makes its part of the input.
+const SPLIT: usize = 4;
+/// Threads of a block of attention.
+const ATTENTION_THREADS: usize = 320;
+
+/// What becomes of products.
+#[derive(Clone, Copy)]
+pub(super) enum Decode {
+    Finish(Finish),
+    /// Two products, and `activation` of the first times the second.
+    Gated {
+        activation: Activation,
+        /// Collects the bits of the largest magnitude; zero before.
+        most: Address,
+        /// Becomes zero.
+        clear: Address,
+    },
+}
+
+/// Bytes of `struct Shared` of `csrc/decode_attention.cu` for heads of `dim` channels, which the compiler checks there.
+const fn attention_shared(dim: usize) -> usize {
+    let keys_and_values = 2 * ATTN_SEGMENT * (dim + 8) * 2;
+    let rows = ROWS * (dim + 8) * 2 + 4 * ROWS * (dim + 8) * 4 + 10 * dim * 4;
+    let sums = ROWS * 4 + 2 * 4 * ROWS * 4 + 2 * ROWS * 64 * 4 + 2 * ROWS * 4;
+    keys_and_values + rows + sums + 4
+}
+
+impl CudaDevice {
+    /// Enqueues products of the step's only token with up to three matrices, results at the addresses. False if it has
+    /// no kernel for them: nothing is enqueued then.
+    pub(super) fn decode(
+        &self,
+        products: &[(&LoadedLinear, Address)],
+        source: &Source<'_>,
+        what: Decode,
+    ) -> Result<bool, DeviceError> {
+        let state = self.state()?;
+        let plain_norm =
+            source.norm.is_none_or(|norm| norm.bias.is_none() && matches!(norm.kind, NormKind::Rms { .. }));
+        let row = source.args();
+        if state.tokens != 1 || !plain_norm || row.act >= 0 || row.other != 0 {
+            return Ok(false);
+        }
+        let info = &self.gpu.info;
+        let (cols, gated) = (source.width, matches!(what, Decode::Gated { .. }));
+        let segments = k_segments(cols);
+        let clusters = source.most != 0 && info.has_clusters() && segments == QT16_WARPS;
+        let split = if clusters { SPLIT } else { 1 };
+        let slots = QT16_WARPS / (segments / split);
+        let most_blocks = (BLOCKS * info.multiprocessors / split).max(1);
+        let mut args = DecodeArgs::default();
+        let mut unit_bytes = 0;
+        for (i, (linear, out)) in products.iter().enumerate() {
+            let groups = linear.matrix.rows.div_ceil(ROWS);
+            let blocks = match (gated, i) {
+                (true, 0) => (2 * groups).div_ceil(slots.max(2)),
+                (true, _) => 0,
+                (false, _) => groups.div_ceil(slots),
+            };
+            let Some(matrix) = linear.matrix.for_decode(linear.bias(), *out, blocks.min(most_blocks)) else {
+                return Ok(false);
+            };
+            if linear.matrix.cols != cols || (gated && i > 0 && matrix.ty != args.m[0].ty) {
+                return Ok(false);
+            }
+            unit_bytes = unit_bytes.max(matrix.unit_bytes as usize);
+            args.m[i] = matrix;
+        }
+        let part = (cols / UNIT_COLS).div_ceil(split);
+        let shared = 2 * part * UNIT_HALVES + QT16_WARPS * DEPTH * unit_bytes;
+        if shared + STATIC_SHARED > info.shared_per_block {
+            return Ok(false);
+        }
+        args.row = row;
+        args.cols = cols as i32;
+        args.segments = segments as i32;
+        args.split = split as i32;
+        args.gated = i32::from(gated);
+        match what {
+            Decode::Finish(finish) => (args.finish, args.factor, args.soft_cap) = finish.args(),
+            Decode::Gated { activation, most, clear } => {
+                args.act = activation_number(activation);
+                args.most = most;
+                args.clear = clear;
+            }
+        }
+        let blocks: i32 = args.m.iter().map(|m| m.blocks).sum();
+        let shape = Shape::new([blocks as usize * split, 1, 1], THREADS).with_shared(shared);
+        self.enqueue(self.common.decode_matmul, Shape { cluster: split as u32, ..shape }, &args)?;
+        Ok(true)
+    }
+
+    /// Whether attention of the step finishes q, k and v itself: one token per sequence, and heads it is made for.
+    pub(super) fn decodes_attention(&self, heads: Heads) -> Result<bool, DeviceError> {
+        let state = self.state()?;
+        Ok([64, 128].contains(&heads.dim)
+            && heads.q / heads.kv <= ROWS
+            && state.own_spans().iter().all(|span| span.len == 1)
+            && state.has_partials(heads, state.segments(None))
+            && attention_shared(heads.dim) + STATIC_SHARED <= self.gpu.info.shared_per_block)
+    }
+
+    /// Enqueues attention of single tokens, for which [`Self::decodes_attention`] was true.
+    pub(super) fn decode_attention(
+        &self,
+        heads: HeadsArgs,
+        attention: AttentionArgs,
+    ) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        let args = DecodeAttentionArgs { heads, attention, arrived: at(&state.arrived, 0) };
+        let grid = [attention.max_segments as usize, attention.kv_heads as usize, state.tokens];
+        let dim = attention.dim as usize;
+        let shape = Shape::new(grid, ATTENTION_THREADS).with_shared(attention_shared(dim));
+        self.enqueue(self.common.decode_attention[usize::from(dim == 128)], shape, &args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_of_attention_is_what_the_kernel_checks() {
+        assert_eq!((attention_shared(64), attention_shared(128)), (105924, 192452));
+    }
+}
