@@ -82,6 +82,8 @@ __device__ __forceinline__ void factors(const AttentionArgs& a, Shared<D>& share
         for (int i = 0; i < WARP; ++i) l = l * __shfl_sync(~0u, keep, i) + __shfl_sync(~0u, added, i);
         m = __shfl_sync(~0u, most, WARP - 1);
     }
+    // All lanes have read what the first one replaces.
+    __syncwarp();
     if (lane == 0) {
         shared.run_m[r] = m;
         shared.run_l[r] = l;
