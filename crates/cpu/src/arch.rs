@@ -19,7 +19,8 @@ mod vnni;
 pub(crate) use amx::Unit as AmxUnit;
 
 use crate::detect::Isa;
-use crate::kernel::attention::{KvWrite, SegmentJob};
+use crate::kernel::attention::SegmentJob;
+use crate::kernel::cache::KvWrite;
 use crate::kernel::matmul::{Layout, MatMulFn};
 use crate::kernel::vector::{Act, NormJob, QuantizeJob};
 use minfer_ops::KvType;
@@ -56,8 +57,10 @@ pub(crate) struct Peak {
 /// Kernels of one cache type.
 #[derive(Clone, Copy)]
 pub(crate) struct KvKernels {
-    pub(crate) write: unsafe fn(&KvWrite),
-    pub(crate) segment: unsafe fn(&SegmentJob<'_>),
+    pub(crate) write_key: unsafe fn(&KvWrite),
+    pub(crate) write_value: unsafe fn(&KvWrite),
+    pub(crate) scores: unsafe fn(&SegmentJob<'_>),
+    pub(crate) values: unsafe fn(&SegmentJob<'_>),
 }
 
 impl Kernels {
@@ -72,6 +75,7 @@ impl Kernels {
             KvType::F16 => &self.kv[0],
             KvType::BF16 => &self.kv[1],
             KvType::F32 => &self.kv[2],
+            KvType::Q8_0 => &self.kv[3],
         }
     }
 }
@@ -109,8 +113,8 @@ macro_rules! entry_points {
             use super::$simd;
             use crate::arch::{Kernels, KvKernels, Peak, entry_points, matmul_table};
             use crate::format::{Block32, Float, Super256, with_formats};
-            use crate::kernel::attention::KvElem;
-            use crate::kernel::{attention, matmul, peak, vector};
+            use crate::kernel::cache::KvFormat;
+            use crate::kernel::{attention, cache, matmul, peak, vector};
             use crate::simd::Simd;
 
             entry_points! { @each ($($features)?)
@@ -123,12 +127,23 @@ macro_rules! entry_points {
                 fn interleave[](rows: *const f32, stride: usize, len: usize, out: *mut f32) = vector::interleave::<$simd>;
                 fn gated[](act: vector::Act, gate: *mut f32, up: *const f32, len: usize) = vector::gated::<$simd>;
                 fn soft_cap[](cap: f32, x: *mut f32, len: usize) = vector::soft_cap::<$simd>;
-                fn write[E: KvElem](job: &attention::KvWrite) = attention::write::<$simd, E>;
-                fn segment[E: KvElem](job: &attention::SegmentJob<'_>) = attention::segment::<$simd, E>;
+                fn write_key[T: KvFormat](job: &cache::KvWrite) = T::write_key::<$simd>;
+                fn write_value[T: KvFormat](job: &cache::KvWrite) = T::write_value::<$simd>;
+                fn scores[T: KvFormat](job: &attention::SegmentJob<'_>) = attention::scores::<$simd, T>;
+                fn values[T: KvFormat](job: &attention::SegmentJob<'_>) = attention::values::<$simd, T>;
                 fn merge[](state: *mut f32, o: *const f32, m: f32, l: f32, dim: usize) = attention::merge::<$simd>;
                 fn finish[](state: *const f32, out: *mut f32, dim: usize) = attention::finish::<$simd>;
                 fn peak_dot[](rounds: usize, data: *mut u8) = peak::dot::<$simd>;
                 fn peak_fma[](rounds: usize, data: *mut u8) = peak::fma::<$simd>;
+            }
+
+            const fn kv_kernels<T: KvFormat>() -> KvKernels {
+                KvKernels {
+                    write_key: write_key::<T>,
+                    write_value: write_value::<T>,
+                    scores: scores::<T>,
+                    values: values::<T>,
+                }
             }
 
             pub(crate) static KERNELS: Kernels = Kernels {
@@ -141,9 +156,10 @@ macro_rules! entry_points {
                     fma: peak_fma, fma_round: peak::fma_round::<$simd>(),
                 },
                 kv: [
-                    KvKernels { write: write::<attention::F16>, segment: segment::<attention::F16> },
-                    KvKernels { write: write::<attention::BF16>, segment: segment::<attention::BF16> },
-                    KvKernels { write: write::<attention::F32>, segment: segment::<attention::F32> },
+                    kv_kernels::<cache::F16>(),
+                    kv_kernels::<cache::BF16>(),
+                    kv_kernels::<cache::F32>(),
+                    kv_kernels::<cache::Q8_0>(),
                 ],
             };
         }

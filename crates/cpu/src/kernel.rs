@@ -8,6 +8,7 @@
 
 pub(crate) mod amx;
 pub(crate) mod attention;
+pub(crate) mod cache;
 pub(crate) mod gemm;
 pub(crate) mod matmul;
 pub(crate) mod peak;

@@ -71,6 +71,18 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A type of the cache that the model's heads do not fit.
+    #[error(
+        "a cache of {ty} keeps {block} channels of a head together; the model has heads of {dim}: use f16"
+    )]
+    CacheType {
+        /// The type.
+        ty: &'static str,
+        /// Channels of a head.
+        dim: usize,
+        /// Channels that the type keeps together.
+        block: usize,
+    },
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),

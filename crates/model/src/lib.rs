@@ -16,6 +16,6 @@ mod spec;
 pub use arch::{ARCHITECTURES, Architecture};
 pub use error::Error;
 pub use executor::Model;
-pub use minfer_ops::KvType;
+pub use minfer_ops::{KvType, KvTypes};
 pub use plan::{LoadOptions, MemoryPlan, plan_memory};
 pub use spec::{Block, DecoderSpec, Ffn, LayerSpec, Mask, Norms, QkNorm};

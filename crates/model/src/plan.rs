@@ -5,7 +5,7 @@ use crate::spec::{DecoderSpec, Mask};
 use minfer_engine::executor::{CacheGroup, Limits};
 use minfer_engine::kv::blocks_needed;
 use minfer_gguf::Gguf;
-use minfer_ops::{Device, KV_BLOCK, KvGroup, KvType, Reserve};
+use minfer_ops::{Device, KV_BLOCK, KvGroup, KvTypes, Reserve};
 
 /// Context when nobody asks for one: the model's own up to this.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -21,13 +21,19 @@ pub struct LoadOptions {
     pub max_outputs: usize,
     /// Sequences that can be of full length at once.
     pub sequences: usize,
-    /// Type of cached keys and values.
-    pub kv_type: KvType,
+    /// Types of cached keys and values.
+    pub kv_types: KvTypes,
 }
 
 impl Default for LoadOptions {
     fn default() -> LoadOptions {
-        LoadOptions { context: None, max_tokens: 512, max_outputs: 16, sequences: 1, kv_type: KvType::F16 }
+        LoadOptions {
+            context: None,
+            max_tokens: 512,
+            max_outputs: 16,
+            sequences: 1,
+            kv_types: KvTypes::default(),
+        }
     }
 }
 
@@ -66,6 +72,11 @@ impl Sizes {
         }
         if context > spec.context {
             return refuse(&format!("the model was trained for {}", spec.context));
+        }
+        for heads in spec.layers.iter().map(|l| l.heads) {
+            if let Some(ty) = options.kv_types.refused(heads.dim) {
+                return Err(Error::CacheType { ty: ty.name(), dim: heads.dim, block: ty.block() });
+            }
         }
         let max_tokens = options.max_tokens.min(context);
         let max_outputs = options.max_outputs.min(max_tokens);
@@ -106,15 +117,14 @@ impl Sizes {
                         blocks: blocks(mask),
                     })
                     .collect(),
-                kv_type: options.kv_type,
+                kv_types: options.kv_types,
             },
         })
     }
 
     fn kv_bytes(&self) -> u64 {
-        let per_block = |g: &KvGroup| {
-            (2 * g.layers * g.heads.kv * g.heads.dim * KV_BLOCK) as u64 * self.reserve.kv_type.bytes() as u64
-        };
+        let types = self.reserve.kv_types;
+        let per_block = |g: &KvGroup| types.bytes(g.layers * g.heads.kv * g.heads.dim * KV_BLOCK) as u64;
         self.reserve.kv_groups.iter().map(|g| per_block(g) * g.blocks as u64).sum()
     }
 }
@@ -131,7 +141,7 @@ pub fn plan_memory<D: Device>(gguf: &Gguf, device: &D, options: &LoadOptions) ->
     Ok(MemoryPlan {
         weights: gguf.tensors().map(|t| t.data().len() as u64).sum(),
         kv,
-        kv_per_token: full.map(|l| (2 * l.heads.kv * l.heads.dim * options.kv_type.bytes()) as u64).sum(),
+        kv_per_token: full.map(|l| options.kv_types.bytes(l.heads.kv * l.heads.dim) as u64).sum(),
         activations: device.reserve_bytes(&sizes.reserve).saturating_sub(kv),
     })
 }

@@ -283,18 +283,34 @@ pub enum KvType {
     BF16,
     /// IEEE single precision: nothing is rounded when it is cached.
     F32,
+    /// Eight bits: 32 channels of a token's head share a scale of half precision.
+    Q8_0,
 }
 
 impl KvType {
     /// Every type.
-    pub const ALL: [KvType; 3] = [KvType::F16, KvType::BF16, KvType::F32];
+    pub const ALL: [KvType; 4] = [KvType::F16, KvType::BF16, KvType::F32, KvType::Q8_0];
 
-    /// Bytes of a cached value.
-    pub const fn bytes(self) -> usize {
+    /// Values that are cached together: a head's channels are a multiple of it.
+    pub const fn block(self) -> usize {
+        match self {
+            KvType::F16 | KvType::BF16 | KvType::F32 => 1,
+            KvType::Q8_0 => 32,
+        }
+    }
+
+    /// Bytes of [`KvType::block`] values.
+    pub const fn block_bytes(self) -> usize {
         match self {
             KvType::F16 | KvType::BF16 => 2,
             KvType::F32 => 4,
+            KvType::Q8_0 => 34,
         }
+    }
+
+    /// Bytes of `values` cached values, a whole number of blocks; more than any memory if that overflows.
+    pub const fn bytes(self, values: usize) -> usize {
+        (values / self.block()).saturating_mul(self.block_bytes())
     }
 
     /// The type's name, as `--ctk` takes it.
@@ -303,7 +319,34 @@ impl KvType {
             KvType::F16 => "f16",
             KvType::BF16 => "bf16",
             KvType::F32 => "f32",
+            KvType::Q8_0 => "q8_0",
         }
+    }
+}
+
+/// Types of the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvTypes {
+    /// Of keys.
+    pub keys: KvType,
+    /// Of values.
+    pub values: KvType,
+}
+
+impl KvTypes {
+    /// Keys and values of one type.
+    pub const fn same(ty: KvType) -> KvTypes {
+        KvTypes { keys: ty, values: ty }
+    }
+
+    /// Bytes of so many keys and as many values; more than any memory if that overflows.
+    pub const fn bytes(self, values: usize) -> usize {
+        self.keys.bytes(values).saturating_add(self.values.bytes(values))
+    }
+
+    /// A type that heads of `dim` channels cannot be cached in.
+    pub fn refused(self, dim: usize) -> Option<KvType> {
+        [self.keys, self.values].into_iter().find(|ty| !dim.is_multiple_of(ty.block()))
     }
 }
 
@@ -337,8 +380,8 @@ pub struct Reserve {
     pub vocab: usize,
     /// Cache groups.
     pub kv_groups: Vec<KvGroup>,
-    /// Type of cached keys and values.
-    pub kv_type: KvType,
+    /// Types of cached keys and values.
+    pub kv_types: KvTypes,
 }
 
 /// The blocks of one sequence in one cache group.

@@ -7,7 +7,7 @@
 use super::CpuDevice;
 use super::state::{FEW_TOKENS, OwnSpan, State, TOKEN_TILE};
 use crate::arch::Kernels;
-use crate::kernel::attention::{KvHead, Row, SegmentJob, partial_len};
+use crate::kernel::attention::{KvHead, ROWS, Row, SegmentJob, partial_len};
 use crate::mem::Rows;
 use crate::pool::{Cut, Worker};
 use minfer_ops::*;
@@ -72,13 +72,15 @@ impl Attention<'_> {
     fn kv_head<'a>(&'a self, span: &'a OwnSpan, head: usize) -> KvHead<'a> {
         let store = &self.state.kv[self.spec.kv.group];
         let (first_block, blocks) = &span.tables[self.spec.kv.group];
-        let offset = store.head_offset(self.spec.kv.layer, head) * store.ty.bytes();
+        let KvTypes { keys, values } = store.types;
+        let at = |ty| store.offset(ty, self.spec.kv.layer, 0, head);
         KvHead {
             // SAFETY: the layer's head begins inside the cache.
-            k: unsafe { store.k.ptr().add(offset) },
+            k: unsafe { store.k.ptr().add(at(keys)) },
             // SAFETY: as above.
-            v: unsafe { store.v.ptr().add(offset) },
-            block_stride: store.block_stride(),
+            v: unsafe { store.v.ptr().add(at(values)) },
+            k_stride: store.block_stride(keys),
+            v_stride: store.block_stride(values),
             blocks: &self.state.blocks[blocks.clone()],
             first_block: *first_block,
             dim: self.spec.heads.dim,
@@ -92,17 +94,20 @@ impl Attention<'_> {
         Row { q, from: seen.from, to: seen.to, state }
     }
 
-    fn run_segment(&self, kv: KvHead<'_>, segment: usize, rows: &[Row]) {
-        let job = SegmentJob {
-            kv,
-            segment,
-            scale: self.spec.scale,
-            soft_cap: self.spec.soft_cap.unwrap_or(0.0),
-            rows,
-        };
-        // SAFETY: tables cover what the rows see (checked at `begin`), it was written by `attn_in`, and the states
-        // are this worker's.
-        unsafe { (self.kernels.kv(self.state.reserve.kv_type).segment)(&job) };
+    /// Attention of `rows` over a segment, by worker `w`.
+    fn run_segment(&self, w: &Worker<'_>, kv: KvHead<'_>, segment: usize, rows: &[Row]) {
+        let (scale, soft_cap) = (self.spec.scale, self.spec.soft_cap.unwrap_or(0.0));
+        let room = Rows::of(&self.state.rooms, self.state.rooms.len() / w.count).ptr(w.id);
+        let KvTypes { keys, values } = self.state.kv[self.spec.kv.group].types;
+        for rows in rows.chunks(ROWS) {
+            let job = SegmentJob { kv, segment, scale, soft_cap, rows, room };
+            // SAFETY: tables cover what the rows see (checked at `begin`), it was written by `attn_in`, and the states
+            // and the room are this worker's.
+            unsafe {
+                (self.kernels.kv(keys).scores)(&job);
+                (self.kernels.kv(values).values)(&job);
+            }
+        }
     }
 
     fn finish(&self, state: *const f32, t: usize, head: usize) {
@@ -147,7 +152,7 @@ impl Attention<'_> {
                     let t = span.start + first + i;
                     rows.extend((0..group).map(|h| self.row(t, kv_head * group + h, &seen(i), state(i, h))));
                 }
-                self.run_segment(self.kv_head(span, kv_head), segment, &rows);
+                self.run_segment(w, self.kv_head(span, kv_head), segment, &rows);
             }
             for (i, h) in (0..count).flat_map(|i| (0..group).map(move |h| (i, h))) {
                 self.finish(state(i, h), span.start + first + i, kv_head * group + h);
@@ -190,7 +195,7 @@ impl Attention<'_> {
                 rows.push(self.row(t, h, &seen, partial(t, h, n)));
             }
             let span = &self.state.spans[self.state.span_of[t] as usize];
-            self.run_segment(self.kv_head(span, kv_head), segments.start + n, &rows);
+            self.run_segment(w, self.kv_head(span, kv_head), segments.start + n, &rows);
         });
         w.barrier();
         w.share_each(1, tokens * heads.q, Cut::Every(1), |task| {

@@ -7,7 +7,7 @@
 use super::state::{RopeTable, State};
 use super::{AttnIn, AttnOut, CpuDevice, Ffn, Head, LoadedInput, LoadedLinear, LoadedNorm};
 use crate::arch::Kernels;
-use crate::kernel::attention::KvWrite;
+use crate::kernel::cache::KvWrite;
 use crate::kernel::matmul::Acts;
 use crate::kernel::vector::NormJob;
 use crate::matrix::{ActKind, Matrix, Out, Scratch};
@@ -460,19 +460,17 @@ impl<'a> Step<'a> {
         let (first, blocks) = &span.tables[stage.kv.group];
         let position = state.position(t);
         let block = state.blocks[blocks.start + position / KV_BLOCK - first] as usize;
-        let at = store.head_offset(stage.kv.layer, head) + block * store.block_stride();
-        let bytes = store.ty.bytes();
-        assert!((at + dim * KV_BLOCK) * bytes <= store.k.len());
+        let KvTypes { keys, values } = store.types;
+        let at = |ty: KvType| store.offset(ty, stage.kv.layer, block, head);
+        assert!(at(keys) + keys.bytes(dim * KV_BLOCK) <= store.k.len());
+        assert!(at(values) + values.bytes(dim * KV_BLOCK) <= store.v.len());
+        let slot = position % KV_BLOCK;
         // SAFETY: the block of this head lies inside the cache, and this token's entries are written by it alone.
         unsafe {
-            (self.kernels.kv(store.ty).write)(&KvWrite {
-                key: k.as_ptr(),
-                value: v.add(head * dim),
-                k: store.k.ptr().add(at * bytes),
-                v: store.v.ptr().add(at * bytes),
-                slot: position % KV_BLOCK,
-                dim,
-            });
+            let block = store.k.ptr().add(at(keys));
+            (self.kernels.kv(keys).write_key)(&KvWrite { x: k.as_ptr(), block, slot, dim });
+            let block = store.v.ptr().add(at(values));
+            (self.kernels.kv(values).write_value)(&KvWrite { x: v.add(head * dim), block, slot, dim });
         }
     }
 

@@ -1,7 +1,7 @@
 //! Memory of a running device: activations, cache, and the tokens of the step.
 
 use crate::kernel::amx;
-use crate::kernel::attention::partial_len;
+use crate::kernel::attention::{partial_len, room_len};
 use crate::matrix::{ActBuffers, ActKind, Scratch};
 use crate::mem::{Buffer, Rows};
 use crate::simd::LANES;
@@ -31,18 +31,23 @@ pub(super) struct KvStore {
     pub(super) group: KvGroup,
     pub(super) k: Buffer<u8>,
     pub(super) v: Buffer<u8>,
-    pub(super) ty: KvType,
+    pub(super) types: KvTypes,
 }
 
 impl KvStore {
-    /// Elements of one block of one layer.
-    pub(super) fn block_stride(&self) -> usize {
-        self.group.heads.kv * self.group.heads.dim * KV_BLOCK
+    /// Values of one block of one head.
+    fn head_len(&self) -> usize {
+        self.group.heads.dim * KV_BLOCK
     }
 
-    /// Element of head `head` in block 0 of layer `layer`.
-    pub(super) fn head_offset(&self, layer: usize, head: usize) -> usize {
-        layer * self.group.blocks * self.block_stride() + head * self.group.heads.dim * KV_BLOCK
+    /// Bytes between blocks of one layer, of type `ty`.
+    pub(super) fn block_stride(&self, ty: KvType) -> usize {
+        self.group.heads.kv * ty.bytes(self.head_len())
+    }
+
+    /// Where head `head` of block `block` of layer `layer` begins among entries of type `ty`, in bytes.
+    pub(super) fn offset(&self, ty: KvType, layer: usize, block: usize, head: usize) -> usize {
+        (layer * self.group.blocks + block) * self.block_stride(ty) + head * ty.bytes(self.head_len())
     }
 }
 
@@ -71,6 +76,8 @@ pub(super) struct State {
     pub(super) partials: Buffer<f32>,
     /// Running partials of a worker: `[worker][TOKEN_TILE · q heads per kv head]`.
     pub(super) states: Buffer<f32>,
+    /// What a worker's attention job needs, `[worker][room_len]`.
+    pub(super) rooms: Buffer<f32>,
     /// Per 32 and per 256 values.
     acts: [ActBuffers; 2],
     pub(super) ropes: Vec<RopeTable>,
@@ -97,6 +104,7 @@ struct Sizes {
     input: usize,
     partials: usize,
     states: usize,
+    rooms: usize,
 }
 
 impl Sizes {
@@ -106,12 +114,14 @@ impl Sizes {
         let rows = reserve.max_tokens.max(threads).max(reserve.max_outputs);
         let mut partials = 0;
         let mut states = 0;
+        let mut room = 0;
         for group in &reserve.kv_groups {
             let segments = group.blocks.div_ceil(ATTN_SEGMENT / KV_BLOCK).saturating_add(1);
             let per_row = partial_len(group.heads.dim);
             let per_segment = FEW_TOKENS.min(reserve.max_tokens) * group.heads.q * per_row;
             partials = partials.max(segments.saturating_mul(per_segment).min(MOST_PARTIALS));
             states = states.max(TOKEN_TILE * (group.heads.q / group.heads.kv.max(1)) * per_row);
+            room = room.max(room_len(group.heads.dim));
         }
         Sizes {
             rows: if rows < amx::FROM { rows } else { rows.next_multiple_of(amx::BLOCK) },
@@ -123,6 +133,7 @@ impl Sizes {
             input: d_model.max(q).max(ff).next_multiple_of(256),
             partials,
             states: states * threads,
+            rooms: room * threads,
         }
     }
 }
@@ -138,16 +149,17 @@ impl State {
         let s = Sizes::of(reserve, threads);
         let per_token = 3 * s.d_model + 2 * s.q + 2 * s.kv + 2 * s.ff + 2 * (s.input / 4 + s.input / 16 * 3);
         let ropes: usize = ropes.iter().map(|rope| 2 * rope.inv_freq.len()).sum();
-        let floats = s.rows * (per_token + ropes) + reserve.max_outputs * s.vocab + s.partials + s.states;
-        let kv = reserve.kv_groups.iter().map(|g| kv_len(g).saturating_mul(2 * reserve.kv_type.bytes()));
+        let floats =
+            s.rows * (per_token + ropes) + reserve.max_outputs * s.vocab + s.partials + s.states + s.rooms;
+        let kv = reserve.kv_groups.iter().map(|g| reserve.kv_types.bytes(kv_len(g)));
         kv.fold(floats * size_of::<f32>(), usize::saturating_add) as u64
     }
 
     /// Bytes of all buffers.
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> u64 {
-        let State { x, input, q, k, v, attn, gate, up, product, logits, partials, states, .. } = self;
-        let floats = [x, input, q, k, v, attn, gate, up, product, logits, partials, states];
+        let State { x, input, q, k, v, attn, gate, up, product, logits, partials, states, rooms, .. } = self;
+        let floats = [x, input, q, k, v, attn, gate, up, product, logits, partials, states, rooms];
         let floats = floats.into_iter().chain(self.ropes.iter().map(|rope| &rope.table)).map(|b| 4 * b.len());
         let acts = self.acts.iter().map(ActBuffers::bytes);
         let kv = self.kv.iter().map(|store| store.k.len() + store.v.len());
@@ -158,12 +170,18 @@ impl State {
         let s = Sizes::of(reserve, threads);
         let floats = |rows: usize, width: usize| Buffer::<f32>::zeroed(rows * width, "activations");
         let kv = |group: &KvGroup| -> Result<KvStore, DeviceError> {
-            let len = kv_len(group).saturating_mul(reserve.kv_type.bytes());
+            let (len, types, dim) = (kv_len(group), reserve.kv_types, group.heads.dim);
+            if let Some(ty) = types.refused(dim) {
+                let (name, block) = (ty.name(), ty.block());
+                return Err(DeviceError::Fault(format!(
+                    "a cache of {name} for heads of {dim} channels, not a multiple of {block}"
+                )));
+            }
             Ok(KvStore {
                 group: *group,
-                k: Buffer::zeroed(len, "KV cache")?,
-                v: Buffer::zeroed(len, "KV cache")?,
-                ty: reserve.kv_type,
+                k: Buffer::zeroed(types.keys.bytes(len), "KV cache")?,
+                v: Buffer::zeroed(types.values.bytes(len), "KV cache")?,
+                types,
             })
         };
         let rope = |rope: &Rope| -> Result<RopeTable, DeviceError> {
@@ -183,6 +201,7 @@ impl State {
             logits: floats(reserve.max_outputs, s.vocab)?,
             partials: floats(1, s.partials)?,
             states: floats(1, s.states)?,
+            rooms: floats(1, s.rooms)?,
             acts: [ActBuffers::new(s.rows * s.input)?, ActBuffers::new(s.rows * s.input)?],
             ropes: ropes.iter().map(rope).collect::<Result<_, _>>()?,
             kv: reserve.kv_groups.iter().map(kv).collect::<Result<_, _>>()?,

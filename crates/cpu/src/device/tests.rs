@@ -50,7 +50,7 @@ fn errors(shape: &Shape) -> (Vec<f64>, f64) {
 #[test]
 fn agrees_with_double_precision() {
     for shape in shapes() {
-        let (errors, all) = errors(&Shape { kv_type: KvType::F32, ..shape.clone() });
+        let (errors, all) = errors(&Shape { kv_types: KvTypes::same(KvType::F32), ..shape.clone() });
         let worst = errors[LONG - 1];
         assert!(all <= 1e-5 && worst <= 1e-4, "{}: {all:.1e}, worst {worst:.1e}", shape.name);
     }
@@ -61,7 +61,7 @@ fn agrees_with_double_precision_over_a_cache_of_halves() {
     // A key or value on the edge between two halves may round the other way than the oracle's: tokens that see it
     // are then off by some 1e-4.
     for shape in shapes() {
-        let (errors, all) = errors(&Shape { kv_type: KvType::F16, ..shape.clone() });
+        let (errors, all) = errors(&Shape { kv_types: KvTypes::same(KvType::F16), ..shape.clone() });
         let (median, worst) = (errors[LONG / 2], errors[LONG - 1]);
         assert!(
             all <= 1e-4 && median <= 3e-5 && worst <= 2e-3,
@@ -75,7 +75,7 @@ fn agrees_with_double_precision_over_a_cache_of_halves() {
 fn agrees_with_double_precision_over_a_cache_of_bfloat16() {
     // As above, and the step across an edge is eight times as long.
     for shape in shapes() {
-        let (errors, all) = errors(&Shape { kv_type: KvType::BF16, ..shape.clone() });
+        let (errors, all) = errors(&Shape { kv_types: KvTypes::same(KvType::BF16), ..shape.clone() });
         let (median, worst) = (errors[LONG / 2], errors[LONG - 1]);
         assert!(
             all <= 8e-4 && median <= 2.4e-4 && worst <= 1.6e-2,
@@ -86,9 +86,30 @@ fn agrees_with_double_precision_over_a_cache_of_bfloat16() {
 }
 
 #[test]
+fn agrees_with_double_precision_over_a_cache_of_eight_bits() {
+    // A step across an edge is up to 1/254 of the largest of 32 channels.
+    for types in [(KvType::Q8_0, KvType::Q8_0), (KvType::Q8_0, KvType::F32), (KvType::F32, KvType::Q8_0)] {
+        let kv_types = KvTypes { keys: types.0, values: types.1 };
+        let fit = |shape: &Shape| kv_types.refused(shape.heads.dim).is_none();
+        let shapes: Vec<_> = shapes().into_iter().filter(fit).collect();
+        assert!(shapes.len() >= 4);
+        for shape in shapes {
+            let (errors, all) = errors(&Shape { kv_types, ..shape.clone() });
+            let (median, worst) = (errors[LONG / 2], errors[LONG - 1]);
+            assert!(
+                all <= 8e-4 && median <= 4e-4 && worst <= 1.6e-2,
+                "{}, {types:?}: {all:.1e}, median {median:.1e}, worst {worst:.1e}",
+                shape.name
+            );
+        }
+    }
+}
+
+#[test]
 fn bits_over_every_cache_do_not_depend_on_levels_threads_and_chunks() {
-    for kv_type in KvType::ALL {
-        let shape = Shape { kv_type, ..PLAIN };
+    let heads = Heads { q: 6, kv: 2, dim: 32 };
+    for (keys, values) in KvType::ALL.into_iter().flat_map(|k| KvType::ALL.map(|v| (k, v))) {
+        let shape = Shape { kv_types: KvTypes { keys, values }, heads, ..PLAIN };
         let decoder = Decoder::random(&shape);
         let tokens = decoder.prompt(3, 300);
         let expected = whole(&decoder, &options(Isa::Scalar, 1, Repack::On), &tokens);
@@ -96,7 +117,7 @@ fn bits_over_every_cache_do_not_depend_on_levels_threads_and_chunks() {
             let mut runner = Runner::new(&decoder, &options(isa, 2, Repack::On), 300);
             let mut sequence = runner.sequence();
             let found = runner.in_chunks(&mut sequence, &tokens, &[130, 1, 5, 9]);
-            same(&format!("{} on {isa}", kv_type.name()), &shape, &found, &expected);
+            same(&format!("{} and {} on {isa}", keys.name(), values.name()), &shape, &found, &expected);
         }
     }
 }

@@ -6,27 +6,30 @@
 //! All of it is a function of the row's position alone, whoever computes it and beside whatever else.
 //!
 //! Keys of a block lie transposed, `[head_dim][64]`, so that a lane is a key; values lie `[64][head_dim]`, so that a
-//! lane is a channel. Rows that share K and V (the query heads of a group, neighbouring tokens) go together.
+//! lane is a channel ([`super::cache`]). Rows that share K and V (the query heads of a group, neighbouring tokens) go
+//! together. Keys and values may be of different types: [`scores`] reads the ones, [`values`] the others.
 //!
 //! # Safety
 //! A private function needs what the function of this module that calls it needs: the CPU has the features of `S`,
 //! and pointers are valid as the job says.
 
+use super::cache::{F32, KvElem, KvFormat};
 use super::vector::tanh;
 use crate::simd::{LANES, Simd};
 use minfer_ops::{ATTN_SEGMENT, KV_BLOCK};
-use std::cell::Cell;
 use std::ops::Range;
 
 /// Keys and values of one layer, head and sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct KvHead<'a> {
-    /// Keys of physical block 0 of this head, `[head_dim][64]`.
+    /// Keys of physical block 0 of this head.
     pub(crate) k: *const u8,
-    /// Values, likewise, `[64][head_dim]`.
+    /// Values, likewise.
     pub(crate) v: *const u8,
-    /// Elements between physical blocks.
-    pub(crate) block_stride: usize,
+    /// Bytes between physical blocks of keys.
+    pub(crate) k_stride: usize,
+    /// Bytes between physical blocks of values.
+    pub(crate) v_stride: usize,
     /// Physical blocks of the sequence.
     pub(crate) blocks: &'a [u32],
     /// Logical block of `blocks[0]`.
@@ -36,106 +39,10 @@ pub(crate) struct KvHead<'a> {
 }
 
 impl KvHead<'_> {
-    /// Offset of the physical block that holds position `p`.
+    /// The physical block that holds position `p`.
     #[inline(always)]
     fn block(&self, p: usize) -> usize {
-        self.blocks[p / KV_BLOCK - self.first_block] as usize * self.block_stride
-    }
-}
-
-/// Element type of the cache.
-pub(crate) trait KvElem {
-    /// Bytes of a value.
-    const BYTES: usize;
-    /// Sixteen values.
-    ///
-    /// # Safety
-    /// `p` is valid for them; the CPU has the features of `S`.
-    unsafe fn load<S: Simd>(p: *const u8) -> S::F;
-    /// Sixteen values, rounded to nearest even.
-    ///
-    /// # Safety
-    /// As [`KvElem::load`].
-    unsafe fn store<S: Simd>(p: *mut u8, x: S::F);
-}
-
-/// IEEE half precision.
-pub(crate) struct F16;
-/// bfloat16.
-pub(crate) struct BF16;
-/// IEEE single precision.
-pub(crate) struct F32;
-
-impl KvElem for F16 {
-    const BYTES: usize = 2;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_f16(p) }
-    }
-    #[inline(always)]
-    unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
-        // SAFETY: the caller's promise.
-        unsafe { S::store_f16(p.cast(), x) }
-    }
-}
-
-impl KvElem for BF16 {
-    const BYTES: usize = 2;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_bf16(p) }
-    }
-    #[inline(always)]
-    unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
-        // SAFETY: the caller's promise.
-        unsafe { S::store_bf16(p.cast(), x) }
-    }
-}
-
-impl KvElem for F32 {
-    const BYTES: usize = 4;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe { S::load(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
-        // SAFETY: the caller's promise.
-        unsafe { S::store(p.cast(), x) }
-    }
-}
-
-/// A token's key and value of one head, and where they go.
-pub(crate) struct KvWrite {
-    pub(crate) key: *const f32,
-    pub(crate) value: *const f32,
-    /// Keys of the block, of this head.
-    pub(crate) k: *mut u8,
-    /// Values of the block, of this head.
-    pub(crate) v: *mut u8,
-    /// Position within the block.
-    pub(crate) slot: usize,
-    pub(crate) dim: usize,
-}
-
-/// # Safety
-/// Pointers are valid for what the job says, the slot is written by nobody else, and the CPU has the features of `S`.
-#[inline(always)]
-pub(crate) unsafe fn write<S: Simd, E: KvElem>(job: &KvWrite) {
-    let mut column = [0u8; MAX_DIM * 4];
-    // SAFETY: passed on.
-    unsafe {
-        for d in (0..job.dim).step_by(LANES) {
-            E::store::<S>(column.as_mut_ptr().add(d * E::BYTES), S::load(job.key.add(d)));
-            E::store::<S>(job.v.add((job.slot * job.dim + d) * E::BYTES), S::load(job.value.add(d)));
-        }
-        for d in 0..job.dim {
-            let from = column.as_ptr().add(d * E::BYTES);
-            std::ptr::copy_nonoverlapping(from, job.k.add((d * KV_BLOCK + job.slot) * E::BYTES), E::BYTES);
-        }
+        self.blocks[p / KV_BLOCK - self.first_block] as usize
     }
 }
 
@@ -157,54 +64,66 @@ pub(crate) const fn partial_len(dim: usize) -> usize {
     dim + LANES
 }
 
-/// Attention over segment `segment`, merged into each row's state; rows see at least one key of it.
+/// Attention over segment `segment`, merged into each row's state by [`scores`] and then [`values`].
 pub(crate) struct SegmentJob<'a> {
     pub(crate) kv: KvHead<'a>,
     pub(crate) segment: usize,
     pub(crate) scale: f32,
     /// 0 for none.
     pub(crate) soft_cap: f32,
+    /// At most [`ROWS`]; each sees at least one key of the segment.
     pub(crate) rows: &'a [Row],
+    /// [`room_len`] floats. [`scores`] leaves the scores there.
+    pub(crate) room: *mut f32,
 }
 
 /// Rows that share a widened block.
-const ROWS: usize = 64;
-/// Rows from which widening a block pays: below, its values are read hardly more often than they are widened.
-const WIDE_FROM: usize = 9;
+pub(crate) const ROWS: usize = 64;
+/// Rows from which a small register file takes several at a time.
+const MANY_ROWS: usize = 9;
 
-thread_local! {
-    /// Room of [`Tile`].
-    static ROOM: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+/// Floats of the room of a job over heads of `dim` channels: scores, then weights `[ROWS][ATTN_SEGMENT]`, results
+/// `[ROWS][dim]`, and a block as floats.
+pub(crate) const fn room_len(dim: usize) -> usize {
+    ROWS * (ATTN_SEGMENT + dim) + KV_BLOCK * dim
 }
 
+/// Scores of the segment's keys.
+///
 /// # Safety
-/// Pointers are valid for what the job says, all keys and values that a row sees are written, each state is used by
-/// nobody else, and the CPU has the features of `S`.
+/// Pointers are valid for what the job says, all keys and values that a row sees are written, each state and the room are
+/// used by nobody else, and the CPU has the features of `S`.
 #[inline(always)]
-pub(crate) unsafe fn segment<S: Simd, E: KvElem>(job: &SegmentJob<'_>) {
-    let mut room = ROOM.take();
-    let needed = ROWS * (ATTN_SEGMENT + job.kv.dim) + KV_BLOCK * job.kv.dim;
-    if room.len() < needed {
-        room.resize(needed, 0.0);
-    }
-    for rows in job.rows.chunks(ROWS) {
-        let weights = room.as_mut_ptr();
-        // SAFETY: the room has this many floats; the rest is passed on.
-        unsafe {
-            let outs = weights.add(ROWS * ATTN_SEGMENT);
-            let wide = outs.add(ROWS * job.kv.dim);
-            let tile = Tile { job, rows, start: job.segment * ATTN_SEGMENT, weights, outs, wide };
-            if E::BYTES < F32::BYTES && rows.len() >= WIDE_FROM {
-                tile.run::<S, E, F32>();
-            } else {
-                tile.run::<S, E, E>();
-            }
+pub(crate) unsafe fn scores<S: Simd, T: KvFormat>(job: &SegmentJob<'_>) {
+    // SAFETY: passed on.
+    unsafe {
+        let tile = Tile::new(job);
+        if job.rows.len() >= T::WIDE_FROM {
+            tile.keys::<S, T, F32>(true);
+        } else {
+            tile.keys::<S, T, T::Read>(false);
         }
     }
-    ROOM.set(room);
 }
 
-/// Up to [`ROWS`] rows of a segment, block by block: each block is widened to floats once for all of them.
+/// Softmax of the scores, the values' sum, and its merging into each row's state.
+///
+/// # Safety
+/// As [`scores`], which has run.
+#[inline(always)]
+pub(crate) unsafe fn values<S: Simd, T: KvFormat>(job: &SegmentJob<'_>) {
+    // SAFETY: passed on.
+    unsafe {
+        let tile = Tile::new(job);
+        if job.rows.len() >= T::WIDE_FROM {
+            tile.values::<S, T, F32>(true);
+        } else {
+            tile.values::<S, T, T::Read>(false);
+        }
+    }
+}
+
+/// Rows of a segment, block by block.
 struct Tile<'a> {
     job: &'a SegmentJob<'a>,
     rows: &'a [Row],
@@ -222,7 +141,7 @@ struct Tile<'a> {
 /// register file go one by one: narrow pieces of several would read the cache with gaps.
 macro_rules! for_rows {
     ($tile:ident.$f:ident::<$S:ident, $E:ident>($($arg:expr),*)) => {{
-        let most = if $S::ATTN_ROWS >= 4 || $tile.rows.len() >= WIDE_FROM { 4 } else { 1 };
+        let most = if $S::ATTN_ROWS >= 4 || $tile.rows.len() >= MANY_ROWS { 4 } else { 1 };
         let mut r = 0;
         while r < $tile.rows.len() {
             let left = ($tile.rows.len() - r).min(most);
@@ -256,7 +175,18 @@ macro_rules! for_rows {
 }
 
 // SAFETY (all functions): what `segment` needs, and `E` is the type of what is read: the cache's, or floats if widened.
-impl Tile<'_> {
+impl<'a> Tile<'a> {
+    #[inline(always)]
+    unsafe fn new(job: &'a SegmentJob<'a>) -> Tile<'a> {
+        debug_assert!(job.rows.len() <= ROWS);
+        // SAFETY: the room has this many floats.
+        unsafe {
+            let outs = job.room.add(ROWS * ATTN_SEGMENT);
+            let wide = outs.add(ROWS * job.kv.dim);
+            Tile { job, rows: job.rows, start: job.segment * ATTN_SEGMENT, weights: job.room, outs, wide }
+        }
+    }
+
     /// Positions, from the segment's start, that row `r` sees.
     #[inline(always)]
     fn seen(&self, r: usize) -> Range<usize> {
@@ -276,51 +206,56 @@ impl Tile<'_> {
         unsafe { self.outs.add(r * self.job.kv.dim) }
     }
 
-    /// `W` is the type in which blocks are read: `E`, or `F32` for widened ones.
+    /// Blocks that a row sees.
     #[inline(always)]
-    unsafe fn run<S: Simd, E: KvElem, W: KvElem>(&self) {
-        let kv = &self.job.kv;
+    fn blocks(&self) -> Range<usize> {
         let low = (0..self.rows.len()).map(|r| self.seen(r).start).min().unwrap_or(0);
         let high = (0..self.rows.len()).map(|r| self.seen(r).end).max().unwrap_or(0);
-        let blocks = low / KV_BLOCK..high.div_ceil(KV_BLOCK);
-        let mut sums = [(0f32, 0f32); ROWS];
+        low / KV_BLOCK..high.div_ceil(KV_BLOCK)
+    }
+
+    /// Scores of all keys; `W` is the type in which blocks are read: floats if they are widened.
+    #[inline(always)]
+    unsafe fn keys<S: Simd, T: KvFormat, W: KvElem>(&self, widened: bool) {
+        let kv = &self.job.kv;
         // SAFETY: passed on; blocks are whole, whatever their unwritten lanes hold.
         unsafe {
-            for block in blocks.clone() {
-                let keys = kv.k.add(kv.block(self.start + block * KV_BLOCK) * E::BYTES);
-                let keys = self.widened::<S, E, W>(keys);
+            for block in self.blocks() {
+                let mut keys = kv.k.add(kv.block(self.start + block * KV_BLOCK) * kv.k_stride);
+                if widened {
+                    T::widen_keys::<S>(keys, kv.dim, self.wide);
+                    keys = self.wide.cast_const().cast();
+                }
                 for_rows!(self.block_scores::<S, W>(block, keys));
             }
-            for r in 0..self.rows.len() {
+        }
+    }
+
+    /// Everything after the scores.
+    #[inline(always)]
+    unsafe fn values<S: Simd, T: KvFormat, W: KvElem>(&self, widened: bool) {
+        let kv = &self.job.kv;
+        let mut sums = [(0f32, 0f32); ROWS];
+        // SAFETY: as above; the scores are there.
+        unsafe {
+            for (r, sums) in sums[..self.rows.len()].iter_mut().enumerate() {
                 let Range { start, end } = self.seen(r);
                 let weights = &mut *self.weights(r).cast::<[f32; ATTN_SEGMENT]>();
-                sums[r] = softmax::<S>(weights, start, end);
+                *sums = softmax::<S>(weights, start, end);
                 std::ptr::write_bytes(self.out(r), 0, kv.dim);
             }
-            for block in blocks {
-                let values = kv.v.add(kv.block(self.start + block * KV_BLOCK) * E::BYTES);
-                let values = self.widened::<S, E, W>(values);
+            for block in self.blocks() {
+                let mut values = kv.v.add(kv.block(self.start + block * KV_BLOCK) * kv.v_stride);
+                if widened {
+                    T::widen_values::<S>(values, kv.dim, self.wide);
+                    values = self.wide.cast_const().cast();
+                }
                 for_rows!(self.block_values::<S, W>(block, values));
             }
             for (r, (m, l)) in sums[..self.rows.len()].iter().enumerate() {
                 merge::<S>(self.rows[r].state, self.out(r), *m, *l, kv.dim);
             }
         }
-    }
-
-    /// The block at `from` in the type `W`.
-    #[inline(always)]
-    unsafe fn widened<S: Simd, E: KvElem, W: KvElem>(&self, from: *const u8) -> *const u8 {
-        if E::BYTES == W::BYTES {
-            return from;
-        }
-        // SAFETY: there is room for a block.
-        unsafe {
-            for i in (0..KV_BLOCK * self.job.kv.dim).step_by(LANES) {
-                S::store(self.wide.add(i), E::load::<S>(from.add(i * E::BYTES)));
-            }
-        }
-        self.wide.cast_const().cast()
     }
 
     /// Scaled (and capped) scores of a block's keys that one of `R` rows sees, and of some that none does.
@@ -346,13 +281,13 @@ impl Tile<'_> {
                 let keys = keys.add(key * E::BYTES);
                 let out = out.map(|o| o.add(key));
                 key += if C >= 4 && end - key > 2 * LANES {
-                    self.scores::<S, E, R, 4>(first, keys, out);
+                    self.some_scores::<S, E, R, 4>(first, keys, out);
                     4 * LANES
                 } else if C >= 2 && end - key > LANES {
-                    self.scores::<S, E, R, 2>(first, keys, out);
+                    self.some_scores::<S, E, R, 2>(first, keys, out);
                     2 * LANES
                 } else {
-                    self.scores::<S, E, R, 1>(first, keys, out);
+                    self.some_scores::<S, E, R, 1>(first, keys, out);
                     LANES
                 };
             }
@@ -361,7 +296,7 @@ impl Tile<'_> {
 
     /// Scores of `16 · C` keys.
     #[inline(always)]
-    unsafe fn scores<S: Simd, E: KvElem, const R: usize, const C: usize>(
+    unsafe fn some_scores<S: Simd, E: KvElem, const R: usize, const C: usize>(
         &self,
         first: usize,
         keys: *const u8,
@@ -416,18 +351,18 @@ impl Tile<'_> {
         // SAFETY: passed on; every key of the ranges is written.
         unsafe {
             for (r, seen) in seen.iter().enumerate() {
-                self.values::<S, E, 1, 4>(first + r, at, seen.start..seen.end.min(start), values);
+                self.some_values::<S, E, 1, 4>(first + r, at, seen.start..seen.end.min(start), values);
             }
-            self.values::<S, E, R, C>(first, at, start..end, values);
+            self.some_values::<S, E, R, C>(first, at, start..end, values);
             for (r, seen) in seen.iter().enumerate() {
-                self.values::<S, E, 1, 4>(first + r, at, seen.start.max(end)..seen.end, values);
+                self.some_values::<S, E, 1, 4>(first + r, at, seen.start.max(end)..seen.end, values);
             }
         }
     }
 
     /// `out[r] += Σ_j p[r][j] · v[j]` for the keys `range` of the block at `at`, in ascending order.
     #[inline(always)]
-    unsafe fn values<S: Simd, E: KvElem, const R: usize, const C: usize>(
+    unsafe fn some_values<S: Simd, E: KvElem, const R: usize, const C: usize>(
         &self,
         first: usize,
         at: usize,
@@ -453,7 +388,7 @@ impl Tile<'_> {
         }
     }
 
-    /// [`Tile::values`] for `16 · C` channels from `channel` on.
+    /// [`Tile::some_values`] for `16 · C` channels from `channel` on.
     #[inline(always)]
     unsafe fn channels<S: Simd, E: KvElem, const R: usize, const C: usize>(
         &self,

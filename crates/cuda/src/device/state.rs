@@ -196,13 +196,14 @@ impl State {
             + s.tokens * s.kv_heads
             + 2;
         let halves = s.rows * (s.normed + s.inner) + s.tokens * reserve.max_q;
-        let kv = reserve.kv_groups.iter().map(|g| kv_len(g).saturating_mul(2 * reserve.kv_type.bytes()));
+        let kv = reserve.kv_groups.iter().map(|g| reserve.kv_types.bytes(kv_len(g)));
         kv.fold(4 * floats + 2 * halves, usize::saturating_add) as u64
     }
 
     pub(super) fn new(gpu: &Gpu, reserve: &Reserve, ropes: &[LoadedRope]) -> Result<State, DeviceError> {
-        if reserve.kv_type != KvType::F16 {
-            let what = format!("cached as {}; the GPU caches f16", reserve.kv_type.name());
+        let KvTypes { keys, values } = reserve.kv_types;
+        if let Some(ty) = [keys, values].into_iter().find(|ty| *ty != KvType::F16) {
+            let what = format!("cached as {}; the GPU caches f16", ty.name());
             return Err(DeviceError::Unsupported { tensor: "keys and values".into(), what });
         }
         let needed = State::bytes(reserve, ropes);

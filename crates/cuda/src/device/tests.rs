@@ -39,7 +39,7 @@ fn reserve(tokens: usize, d_model: usize, heads: Heads, blocks: usize) -> Reserv
         max_ff: d_model,
         vocab: tokens.max(1),
         kv_groups: vec![KvGroup { layers: 1, heads, blocks }],
-        kv_type: KvType::F16,
+        kv_types: KvTypes::default(),
     }
 }
 

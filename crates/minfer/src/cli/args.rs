@@ -9,7 +9,7 @@ use minfer::DeviceChoice;
 use minfer::cpu::{CpuOptions, Isa, Repack};
 use minfer::engine::SamplingParams;
 use minfer::gguf::Gguf;
-use minfer::model::{KvType, LoadOptions};
+use minfer::model::{KvType, KvTypes, LoadOptions};
 use minfer::source::{Cache, Source};
 use minfer::tokenizer::{Overrides, Tokenizer};
 
@@ -182,6 +182,14 @@ pub(super) struct ContextArgs {
     /// Tokens that the context holds
     #[arg(short, long, value_name = "N", value_parser = parse_positive)]
     pub ctx: Option<usize>,
+    #[command(flatten)]
+    pub cache: CacheArgs,
+}
+
+/// How keys and values are kept.
+#[derive(Args)]
+#[command(next_help_heading = "Context")]
+pub(super) struct CacheArgs {
     /// Type of cached keys
     #[arg(long, value_enum, default_value_t = KvArg::F16)]
     pub ctk: KvArg,
@@ -192,9 +200,8 @@ pub(super) struct ContextArgs {
 
 impl ContextArgs {
     /// What the cache asks of a load.
-    pub(super) fn load(&self) -> anyhow::Result<LoadOptions> {
-        let kv_type = cache_type(self.ctk, self.ctv)?;
-        Ok(LoadOptions { context: self.ctx, kv_type, ..LoadOptions::default() })
+    pub(super) fn load(&self) -> LoadOptions {
+        LoadOptions { context: self.ctx, kv_types: self.cache.types(), ..LoadOptions::default() }
     }
 }
 
@@ -207,32 +214,33 @@ pub(super) enum KvArg {
     Bf16,
     /// IEEE single precision
     F32,
+    /// Eight bits and a scale for 32 channels: half of f16's memory; heads of a multiple of 32 channels
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
-/// The type of the cache, which keys and values share.
-pub(super) fn cache_type(keys: KvArg, values: KvArg) -> anyhow::Result<KvType> {
-    if keys != values {
-        return Err(usage(format!(
-            "--ctk {} with --ctv {}: give both the same type",
-            keys.name(),
-            values.name()
-        )));
+impl CacheArgs {
+    /// The types of the cache.
+    pub(super) fn types(&self) -> KvTypes {
+        KvTypes { keys: self.ctk.into(), values: self.ctv.into() }
     }
-    Ok(match keys {
-        KvArg::F16 => KvType::F16,
-        KvArg::Bf16 => KvType::BF16,
-        KvArg::F32 => KvType::F32,
-    })
+}
+
+impl From<KvArg> for KvType {
+    fn from(arg: KvArg) -> KvType {
+        match arg {
+            KvArg::F16 => KvType::F16,
+            KvArg::Bf16 => KvType::BF16,
+            KvArg::F32 => KvType::F32,
+            KvArg::Q8_0 => KvType::Q8_0,
+        }
+    }
 }
 
 impl KvArg {
     /// Its name.
     pub(super) fn name(self) -> &'static str {
-        match self {
-            KvArg::F16 => "f16",
-            KvArg::Bf16 => "bf16",
-            KvArg::F32 => "f32",
-        }
+        KvType::from(self).name()
     }
 }
 

@@ -14,7 +14,7 @@ use minfer::source::Source;
 use minfer::tokenizer::Tokenizer;
 use minfer::{AnyModel, Options, load_model};
 
-use super::args::{DeviceArgs, KvArg, cache_type, open, parse_positive, parse_source, usage};
+use super::args::{CacheArgs, DeviceArgs, open, parse_positive, parse_source, usage};
 use super::terminal::{note, stderr_is_terminal};
 
 /// Measure the speed of a model
@@ -52,12 +52,8 @@ pub(super) struct Args {
     /// Threads; one for each fast physical core that the process may use if left out (`minfer doctor` tells)
     #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = parse_positive)]
     threads: Vec<usize>,
-    /// Type of cached keys
-    #[arg(long, value_enum, default_value_t = KvArg::F16)]
-    ctk: KvArg,
-    /// Type of cached values
-    #[arg(long, value_enum, default_value_t = KvArg::F16)]
-    ctv: KvArg,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Md)]
     output: Output,
@@ -175,7 +171,7 @@ impl Args {
                 context: tests.iter().map(Test::context).max(),
                 max_tokens: chunk,
                 max_outputs: 1,
-                kv_type: cache_type(self.ctk, self.ctv)?,
+                kv_types: self.cache.types(),
                 ..LoadOptions::default()
             },
             pre: None,
@@ -204,8 +200,8 @@ impl Args {
                 n_ubatch: setting.ubatch,
                 n_threads: setting.threads,
                 repack: loaded.repacked,
-                type_k: self.ctk.name(),
-                type_v: self.ctv.name(),
+                type_k: self.cache.ctk.name(),
+                type_v: self.cache.ctv.name(),
                 kernels: kernels.clone(),
                 time,
                 samples,

@@ -10,7 +10,9 @@ use minfer::tokenizer::{EncodeOptions, Tokenizer};
 use minfer::{Options, load_model};
 use serde_json::{Value, json};
 
-use super::args::{DeviceArgs, ModelArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage};
+use super::args::{
+    CacheArgs, DeviceArgs, ModelArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage,
+};
 use super::terminal::{bar, print, read_file, stderr_is_terminal};
 
 /// Bytes of logits in one step at most.
@@ -47,6 +49,8 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     threads: ThreadArgs,
     #[command(flatten)]
     device: DeviceArgs,
@@ -73,6 +77,7 @@ impl Args {
                 context: Some(n_ctx),
                 max_tokens: self.n_ubatch,
                 max_outputs: (LOGITS_BYTES / (4 * vocab.max(1))).clamp(1, self.n_ubatch),
+                kv_types: self.cache.types(),
                 ..LoadOptions::default()
             },
             pre: None,

@@ -111,7 +111,7 @@ impl Args {
         let options = Options {
             device: self.device.choice()?,
             cpu: self.device.cpu(&self.threads),
-            load: self.context.load()?,
+            load: self.context.load(),
             pre: self.vocabulary.pre.clone(),
         };
         let bar = bar(0, "loading");

@@ -218,6 +218,26 @@ fn perplexity_is_compared_with_saved_logits() {
 }
 
 #[test]
+fn keys_and_values_are_cached_in_types_of_their_own() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for (keys, values) in [("q8_0", "q8_0"), ("q8_0", "f32"), ("bf16", "q8_0")] {
+        let args = ["bench", "-m", tiny_model(), "-p", "70", "-n", "2", "-r", "1", "-o", "jsonl"];
+        let text = succeeds(&[&args[..], &["--ctk", keys, "--ctv", values]].concat());
+        assert!(text.contains(&format!(r#""type_k":"{keys}","type_v":"{values}""#)), "{text}");
+    }
+    let shape = dir.path().join("shape.json");
+    let json = serde_json::json!({"name": "narrow", "family": "llama", "n_layer": 1, "d_model": 256, "d_ff": 256,
+        "n_head": 2, "n_head_kv": 2, "head_dim": 48, "n_vocab": 512, "n_ctx": 128, "rope_base": 10000, "tied": true});
+    std::fs::write(&shape, json.to_string()).expect("the shape is written");
+    let model = dir.path().join("narrow.gguf");
+    let (shape, model) = (shape.to_str().expect("UTF-8"), model.to_str().expect("UTF-8"));
+    succeeds(&["synth", shape, model, "--type", "f16"]);
+    succeeds(&["bench", "-m", model, "-p", "8", "-n", "0", "-r", "1"]);
+    let text = fails(&["bench", "-m", model, "-p", "8", "-n", "0", "-r", "1", "--ctv", "q8_0"], 1);
+    assert!(text.contains("q8_0") && text.contains("32") && text.contains("heads of 48"), "{text}");
+}
+
+#[test]
 fn synth_is_repeatable_and_leaves_nothing_behind_when_it_fails() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("no-such-folder").join("out.gguf");

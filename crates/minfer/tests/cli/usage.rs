@@ -68,7 +68,7 @@ fn what_is_not_built_is_unknown() {
         #[cfg(not(feature = "cuda"))]
         &["run", "--device", "cuda", "x"],
         &["run", "--numerics", "fast", "x"],
-        &["run", "--ctk", "q8_0", "x"],
+        &["run", "--ctk", "fp8", "x"],
         &["bench", "--npl", "8"],
         &["serve"],
         &["convert"],

@@ -7,7 +7,7 @@ use minfer::cpu::{CpuDevice, CpuOptions};
 use minfer::engine::Session;
 use minfer::engine::executor::{Executor, RowOutput, StepOutput, Want};
 use minfer::gguf::{GgmlType, Gguf, TensorSpec, quant, to_bytes};
-use minfer::model::{KvType, LoadOptions, Model};
+use minfer::model::{KvType, KvTypes, LoadOptions, Model};
 use minfer::source::{Cache, Source};
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ pub(crate) fn load_as_floats(name: &str, context: usize) -> Model<CpuDevice> {
     let options = LoadOptions {
         context: Some(context),
         max_outputs: 64,
-        kv_type: KvType::F32,
+        kv_types: KvTypes::same(KvType::F32),
         ..LoadOptions::default()
     };
     let device = CpuDevice::new(&CpuOptions::default()).expect("a device");

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use minfer_engine::Session;
 use minfer_engine::executor::{Executor, RowOutput, StepOutput, Want};
 use minfer_gguf::{GgmlType, Gguf, TensorSpec, quant};
-use minfer_model::{KvType, LoadOptions, Model};
+use minfer_model::{KvType, KvTypes, LoadOptions, Model};
 use minfer_ops::Device;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -101,7 +101,7 @@ pub(crate) fn load<D: Device>(gguf: &Arc<Gguf>, context: usize, kv_type: KvType,
         context: Some(context),
         max_tokens: context,
         max_outputs: context,
-        kv_type,
+        kv_types: KvTypes::same(kv_type),
         ..LoadOptions::default()
     };
     Model::load(gguf, device, &options, &mut |_, _| {}).expect("a supported model")

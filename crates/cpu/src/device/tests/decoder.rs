@@ -3,7 +3,6 @@
 
 use super::super::*;
 use crate::testing::{Rng, random_weights, values, weight};
-use std::ops::Range;
 
 /// Layers of every decoder here.
 pub(super) const LAYERS: usize = 2;
@@ -50,7 +49,7 @@ pub(super) struct Shape {
     pub(super) embed_scale: f32,
     pub(super) residual_scale: f32,
     pub(super) logit_scale: f32,
-    pub(super) kv_type: KvType,
+    pub(super) kv_types: KvTypes,
 }
 
 /// The plainest: what the others differ from.
@@ -77,7 +76,7 @@ pub(super) const PLAIN: Shape = Shape {
     embed_scale: 1.0,
     residual_scale: 1.0,
     logit_scale: 1.0,
-    kv_type: KvType::F16,
+    kv_types: KvTypes::same(KvType::F16),
 };
 
 /// Shapes that occur in the field, with f32 weights.
@@ -154,7 +153,7 @@ pub(super) fn shapes() -> Vec<Shape> {
             norm: NormKind::Layer { eps: 1e-5 },
             parallel: true,
             head_norms: HeadNorms::Own,
-            kv_type: KvType::F32,
+            kv_types: KvTypes::same(KvType::F32),
             ..PLAIN
         },
     ]
@@ -367,7 +366,7 @@ impl Runner {
             max_ff: shape.d_ff,
             vocab: shape.vocab,
             kv_groups: vec![group; groups],
-            kv_type: shape.kv_type,
+            kv_types: shape.kv_types,
         };
         device.reserve(&reserve).expect("memory");
         let state = device.state.as_mut().expect("a state");
@@ -375,8 +374,8 @@ impl Runner {
             store.k.as_mut_slice().fill(NAN_BYTE);
             store.v.as_mut_slice().fill(NAN_BYTE);
         }
-        let State { x, input, q, k, v, attn, gate, up, product, logits, partials, states, .. } = state;
-        for buffer in [x, input, q, k, v, attn, gate, up, product, logits, partials, states] {
+        let State { x, input, q, k, v, attn, gate, up, product, logits, partials, states, rooms, .. } = state;
+        for buffer in [x, input, q, k, v, attn, gate, up, product, logits, partials, states, rooms] {
             buffer.as_mut_slice().fill(f32::NAN);
         }
         let mut rng = Rng(99);
@@ -468,12 +467,13 @@ impl Runner {
                 let state = self.device.state.as_mut().expect("a state");
                 let store = &mut state.kv[attention.kv.group];
                 for layer in 0..store.group.layers {
-                    let stride = store.block_stride();
-                    let start = store.head_offset(layer, 0) + block as usize * stride;
-                    let bytes = store.ty.bytes();
-                    let range: Range<usize> = start * bytes..(start + stride) * bytes;
-                    store.k.as_mut_slice()[range.clone()].fill(NAN_BYTE);
-                    store.v.as_mut_slice()[range].fill(NAN_BYTE);
+                    let KvTypes { keys, values } = store.types;
+                    for (ty, buffer) in [(keys, 0), (values, 1)] {
+                        let start = store.offset(ty, layer, block as usize, 0);
+                        let range = start..start + store.block_stride(ty);
+                        let buffer = if buffer == 0 { &mut store.k } else { &mut store.v };
+                        buffer.as_mut_slice()[range].fill(NAN_BYTE);
+                    }
                 }
                 self.free[attention.kv.group].insert(0, block);
                 dropped += 1;

@@ -70,7 +70,16 @@ fn stored(ty: KvType, x: Vec<f64>) -> Vec<f64> {
         KvType::F16 => x.into_iter().map(|v| f16::from_f64(v).to_f64()).collect(),
         KvType::BF16 => x.into_iter().map(|v| half::bf16::from_f64(v).to_f64()).collect(),
         KvType::F32 => x,
+        KvType::Q8_0 => x.chunks(32).flat_map(stored_q8_0).collect(),
     }
+}
+
+/// 32 channels as bytes with a scale of half precision.
+fn stored_q8_0(x: &[f64]) -> Vec<f64> {
+    let largest = x.iter().fold(0f64, |m, v| m.max(v.abs()));
+    let scale = f16::from_f64(largest / 127.0).to_f64();
+    let byte = |v: &f64| if scale > 0.0 { (v / scale).round_ties_even().clamp(-127.0, 127.0) } else { 0.0 };
+    x.iter().map(|v| scale * byte(v)).collect()
 }
 
 fn attention(
@@ -139,10 +148,10 @@ pub(super) fn logits(decoder: &Decoder, tokens: &[u32]) -> Vec<f64> {
         for (position, x) in inputs.iter().enumerate() {
             qs.push(heads(decoder, layer.q_norm.as_ref(), linear(&layer.q, x), position));
             keys.push(stored(
-                shape.kv_type,
+                shape.kv_types.keys,
                 heads(decoder, layer.k_norm.as_ref(), linear(&layer.k, x), position),
             ));
-            values.push(stored(shape.kv_type, linear(&layer.v, x)));
+            values.push(stored(shape.kv_types.values, linear(&layer.v, x)));
         }
         let spec = decoder.attention(i);
         for (position, x) in xs.iter_mut().enumerate() {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::arch::scalar::Scalar;
-use crate::kernel::attention::KvWrite;
+use crate::kernel::cache::KvWrite;
 use crate::testing::{Rng, first_difference, levels, relative_error};
 use half::f16;
 
@@ -320,10 +320,13 @@ fn halves() {
         let mut out = vec![0x5555; x.len()];
         let mut keys = vec![0u16; LANES * minfer_ops::KV_BLOCK];
         for (x, out) in x.chunks_exact(LANES).zip(out.chunks_exact_mut(LANES)) {
-            let (x, k, v) = (x.as_ptr(), keys.as_mut_ptr().cast(), out.as_mut_ptr().cast());
-            let job = KvWrite { key: x, value: x, k, v, slot: 0, dim: LANES };
+            let job = |block| KvWrite { x: x.as_ptr(), block, slot: 0, dim: LANES };
+            let kv = kernels.kv(minfer_ops::KvType::F16);
             // SAFETY: one token of one head of sixteen channels; the level is available.
-            unsafe { (kernels.kv(minfer_ops::KvType::F16).write)(&job) };
+            unsafe {
+                (kv.write_key)(&job(keys.as_mut_ptr().cast()));
+                (kv.write_value)(&job(out.as_mut_ptr().cast()));
+            }
             assert!(keys.iter().step_by(minfer_ops::KV_BLOCK).eq(out.iter()), "keys and values differ");
         }
         for (x, bits) in x.iter().zip(out) {
