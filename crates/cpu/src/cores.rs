@@ -139,28 +139,31 @@ fn fastest(root: &Path, dir: &Path, cpus: &BTreeSet<usize>) -> BTreeSet<usize> {
 
 /// The tightest quota of the process's cgroups and those above, version 1 and 2, in processors.
 fn quota(root: &Path) -> Option<f64> {
+    let quotas = control_groups(root, "cpu").into_iter();
+    quotas.filter_map(|dir| quota_v2(&dir).or_else(|| quota_v1(&dir))).reduce(f64::min)
+}
+
+/// Where the files of the process's cgroups and those above may be, for `controller` in version 1, and for version 2.
+pub(crate) fn control_groups(root: &Path, controller: &str) -> Vec<PathBuf> {
     let mounts = root.join("sys/fs/cgroup");
-    let mut tightest = None::<f64>;
+    let mut dirs = Vec::new();
     for line in read(&root.join("proc/self/cgroup")).lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
-        if !controllers.is_empty() && !controllers.split(',').any(|name| name == "cpu") {
+        if !controllers.is_empty() && !controllers.split(',').any(|name| name == controller) {
             continue;
         }
         // In a container the group's own path may not be visible; what is mounted is then its root.
         let group = PathBuf::from(group.trim_start_matches('/'));
         for above in group.ancestors() {
-            let found = if controllers.is_empty() {
-                let hybrid = mounts.join("unified").join(above);
-                quota_v2(&mounts.join(above)).or_else(|| quota_v2(&hybrid))
+            if controllers.is_empty() {
+                dirs.extend([mounts.join(above), mounts.join("unified").join(above)]);
             } else {
-                quota_v1(&mounts.join(controllers).join(above))
-                    .or_else(|| quota_v1(&mounts.join("cpu").join(above)))
-            };
-            tightest = [tightest, found].into_iter().flatten().reduce(f64::min);
+                dirs.extend([mounts.join(controllers).join(above), mounts.join(controller).join(above)]);
+            }
         }
     }
-    tightest
+    dirs
 }
 
 /// `cpu.max`: microseconds (or `max`) in each period of microseconds.

@@ -1,9 +1,11 @@
 //! What the machine offers: instruction sets, cores, memory.
 
 mod amx;
+mod memory;
 
 use crate::cores::Cores;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// Instruction set levels that there are kernels for, from the plainest on. A level needs all of its features.
@@ -126,7 +128,7 @@ impl Host {
             cpu: field(&read("/proc/cpuinfo"), "model name")
                 .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cores: Cores::detect(),
-            memory_available: kilobytes(&meminfo, "MemAvailable"),
+            memory_available: memory_available(),
             memory_total: kilobytes(&meminfo, "MemTotal"),
             huge_pages: bracketed(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
             isas: Host::levels(),
@@ -147,7 +149,7 @@ pub(crate) fn amx_refused() -> Option<&'static str> {
 
 /// Bytes of memory that can be had now, if known.
 pub(crate) fn memory_available() -> Option<u64> {
-    kilobytes(&read("/proc/meminfo"), "MemAvailable")
+    memory::available(Path::new("/"))
 }
 
 fn read(path: &str) -> String {

@@ -136,7 +136,10 @@ impl Matrix {
         let (rows, cols, ty) = (weight.rows, weight.cols, weight.ty);
         let data = match format {
             Some(format) if pack => {
-                Data::Packed { panels: pack_all(&weight, row_bytes, &FORMATS[format], pool)?, format }
+                let panels = pack_all(&weight, row_bytes, &FORMATS[format], pool)?;
+                // The pages of the file that were read for it are memory of this process, too.
+                weight.data.forget();
+                Data::Packed { panels, format }
             }
             _ => Data::Rows { bytes: weight.data, format },
         };

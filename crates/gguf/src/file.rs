@@ -36,6 +36,23 @@ impl Bytes {
         }
     }
 
+    /// Gives the memory of the bytes in `range` back, if they are those of a mapped file: they are read again when they
+    /// are used again.
+    pub(crate) fn forget(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Bytes::Mapped(map) = self
+            && range.end <= map.len()
+        {
+            // SAFETY: the map is one of a file, never written to: pages that are given back hold the file's bytes again
+            // when they are touched. Advice only: a refusal costs memory, not correctness.
+            let _ = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+
     /// Maps the file at `path`.
     fn map(path: &Path) -> Result<Bytes, Problem> {
         let io = |action| move |source| Problem::Io { action, source };

@@ -1,5 +1,6 @@
 //! An opened model.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -110,6 +111,13 @@ impl Gguf {
     /// Data of the tensor at `index`.
     pub(crate) fn data_of(&self, index: usize) -> &[u8] {
         self.view(&self.tensors[index]).data
+    }
+
+    /// Gives the memory of the bytes in `range` of the tensor at `index` back: see [`SharedBytes::forget`].
+    pub(crate) fn forget(&self, index: usize, range: Range<usize>) {
+        let tensor = &self.tensors[index];
+        let start = tensor.range.start;
+        self.parts[tensor.part].bytes.forget(start + range.start..start + range.end);
     }
 
     /// Bytes of all files together.

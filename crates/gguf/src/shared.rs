@@ -34,6 +34,14 @@ impl SharedBytes {
         let range = self.range.start + range.start..self.range.start + range.end;
         SharedBytes { owner: self.owner.clone(), range }
     }
+
+    /// Gives the memory of bytes that will hardly be read again back to the system: those of a mapped file are read from
+    /// it again if they are. Others stay.
+    pub fn forget(&self) {
+        if let Owner::Tensor { gguf, index } = &self.owner {
+            gguf.forget(*index, self.range.clone());
+        }
+    }
 }
 
 impl Deref for SharedBytes {

@@ -134,6 +134,9 @@ pub fn load_model(
     }
     let mut device = CpuDevice::new(&options.cpu).map_err(minfer_model::Error::from)?;
     let repacked = device.settle_repack(gguf.tensors().map(|t| t.data().len() as u64).sum());
+    if !repacked && options.cpu.repack == minfer_cpu::Repack::Auto {
+        tracing::warn!("memory is short: weights stay in the file's layout (--repack off), which is slower");
+    }
     let model = AnyModel::Cpu(Model::load(gguf, device, &options.load, progress)?);
     Ok(Loaded { model, repacked })
 }

@@ -112,7 +112,10 @@ fn bits_do_not_depend_on_how_a_prompt_is_cut() {
 fn what_the_gpu_cannot_cache_is_refused_by_name() {
     let Some(device) = device() else { return };
     let golden = goldens().swap_remove(0);
-    let options = minfer_model::LoadOptions { kv_types: minfer_model::KvTypes::same(KvType::F32), ..Default::default() };
+    let options = minfer_model::LoadOptions {
+        kv_types: minfer_model::KvTypes::same(KvType::F32),
+        ..Default::default()
+    };
     let refused = minfer_model::Model::load(&golden.gguf, device, &options, &mut |_, _| {});
     let why = refused.err().map(|e| e.to_string()).unwrap_or_default();
     assert!(why.contains("keys and values") && why.contains("f32"), "{why}");
