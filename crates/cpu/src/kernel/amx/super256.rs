@@ -122,13 +122,16 @@ unsafe fn super_block<S: TileVectors, F: Super256>(
             for (p, w) in weights.iter().enumerate() {
                 let next = next.wrapping_add(p * pass.job.panel_bytes);
                 let planes = w.planes.as_ptr().cast::<u8>();
+                // Each panel asks for a part of the next block's activations.
+                let ahead = a.wrapping_add(8 * TILE + p * 8 * TILE / PANELS);
                 let constants = Constants::of::<F>(&*last.weights);
                 macro_rules! step {
                     ($step:literal) => {
                         for line in (4 * b + $step) * lines..(4 * b + $step + 1) * lines {
                             S::prefetch(next.wrapping_add(64 * line));
                         }
-                        products::<S, F, $step>(a, planes, tiles, done, last, &constants);
+                        let ahead = ahead.wrapping_add($step * 2 * TILE / PANELS);
+                        products::<S, F, $step>(a, ahead, planes, tiles, done, last, &constants);
                     };
                 }
                 step!(0);
@@ -158,6 +161,7 @@ unsafe fn super_block<S: TileVectors, F: Super256>(
 #[inline(always)]
 unsafe fn products<S: TileVectors, F: Super256, const STEP: usize>(
     a: *const u8,
+    ahead: *const u8,
     planes: *const u8,
     tiles: &mut impl Tiles,
     done: &mut Products,
@@ -177,7 +181,10 @@ unsafe fn products<S: TileVectors, F: Super256, const STEP: usize>(
         }
         macro_rules! rows {
             ($($r:literal)*) => {
-                $(match STEP {
+                $(for line in $r * 2..$r * 2 + 4 {
+                    S::prefetch(ahead.wrapping_add(64 * line));
+                }
+                match STEP {
                     0 => two_rows::<S, F, { $r }>(done, last, w),
                     1 => two_rows::<S, F, { 8 + $r }>(done, last, w),
                     2 => two_rows::<S, F, { 16 + $r }>(done, last, w),
