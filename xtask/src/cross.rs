@@ -62,7 +62,7 @@ const SKIPPED: &str = "matrix::tests::products_of_a_tile_unit";
 /// Those that take longest come first.
 const PROCESSORS: &[Processor] = &[
     Processor { arm: false, name: "Haswell", levels: "scalar avx2", tests: ALL },
-    Processor { arm: true, name: "max", levels: "scalar neon dotprod", tests: ALL },
+    Processor { arm: true, name: "max", levels: "scalar neon dotprod i8mm", tests: ALL },
     Processor { arm: false, name: "Nehalem", levels: "scalar", tests: EACH },
     Processor { arm: true, name: "cortex-a76", levels: "scalar neon dotprod", tests: EACH },
     Processor { arm: true, name: "cortex-a72", levels: "scalar neon", tests: EACH },

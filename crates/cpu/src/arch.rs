@@ -10,6 +10,8 @@ mod avxvnni;
 #[cfg(target_arch = "aarch64")]
 mod dotprod;
 #[cfg(target_arch = "aarch64")]
+mod i8mm;
+#[cfg(target_arch = "aarch64")]
 mod neon;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
@@ -91,6 +93,8 @@ pub(crate) fn kernels(isa: Isa) -> &'static Kernels {
         Isa::AvxVnni => &avxvnni::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::I8mm => &i8mm::KERNELS,
         #[cfg(target_arch = "aarch64")]
         Isa::Dotprod => &dotprod::KERNELS,
         #[cfg(target_arch = "aarch64")]

@@ -25,12 +25,14 @@ pub enum Isa {
     Neon,
     /// aarch64 NEON with the dot product of Armv8.2.
     Dotprod,
+    /// The same with the matrix product of bytes of Armv8.6 for products of many tokens.
+    I8mm,
 }
 
 impl Isa {
     /// All levels, ascending.
-    pub const ALL: [Isa; 7] =
-        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Vnni, Isa::Amx, Isa::Neon, Isa::Dotprod];
+    pub const ALL: [Isa; 8] =
+        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Vnni, Isa::Amx, Isa::Neon, Isa::Dotprod, Isa::I8mm];
 
     /// Whether this machine has the level (asked of the CPU itself, once; never of its model name).
     pub fn available(self) -> bool {
@@ -59,6 +61,8 @@ impl Isa {
             Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "aarch64")]
             Isa::Dotprod => Isa::Neon.available() && std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => Isa::Dotprod.available() && std::arch::is_aarch64_feature_detected!("i8mm"),
             _ => false,
         }
     }
@@ -78,6 +82,7 @@ impl Isa {
             Isa::Amx => "amx",
             Isa::Neon => "neon",
             Isa::Dotprod => "dotprod",
+            Isa::I8mm => "i8mm",
         }
     }
 }

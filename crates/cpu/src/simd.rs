@@ -31,8 +31,6 @@ pub(crate) trait Simd: Copy {
     const ISA: Isa;
     /// Token columns of a GEMM tile that fit the register file.
     const TILE: usize;
-    /// Panels side by side in [`crate::kernel::gemm`]: 1 or 2.
-    const GEMM_PANELS: usize;
     /// Token columns of a tile of the float formats, whose chains go one after the other if need be.
     const FLOAT_TILE: usize;
     /// Tokens whose four float chains fit the register file side by side.

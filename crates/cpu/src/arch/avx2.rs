@@ -5,6 +5,7 @@
 //! other byte products, hence [`ByteDot`].
 
 use crate::detect::Isa;
+use crate::kernel::gemm::Gemm;
 use crate::simd::Simd;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -54,7 +55,6 @@ impl<D: ByteDot> Simd for Ymm<D> {
 
     const ISA: Isa = D::ISA;
     const TILE: usize = 3;
-    const GEMM_PANELS: usize = 1;
     const FLOAT_TILE: usize = 6;
     const CHAINED: usize = 1;
     const ATTN_ROWS: usize = 1;
@@ -453,6 +453,10 @@ impl ByteDot for Maddubs {
             lanes!(_mm256_madd_epi16, acc, ones)
         }
     }
+}
+
+impl<D: ByteDot> Gemm for Ymm<D> {
+    const PANELS: usize = 1;
 }
 
 super::entry_points!(Avx2, "avx2,fma,f16c");

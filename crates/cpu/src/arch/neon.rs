@@ -1,36 +1,56 @@
-//! NEON: every aarch64, with the dot product of Armv8.2 (`dotprod`) or without.
+//! NEON: every aarch64.
 //!
-//! A sixteen-lane vector is four 128-bit registers, so that the register file holds eight of them, as on AVX2. `sdot`
-//! multiplies and sums four bytes per lane, which is exactly one unit of a panel. Without it, products of bytes are
-//! widened to 16 bits (`smull`), added in pairs (`addp`) and widened again (`sadalp`).
-//!
-//! There is no level for `i8mm`:
-//! - `usdot` takes unsigned weights up to 255, but the codes of every format are at most 127 and therefore signed bytes
-//!   as they are. Not one instruction would go.
-//! - `smmla` makes four sums of eight products: two rows by two tokens, each operand two runs of eight K values. A panel
-//!   register holds four rows of four K values, so each pair of registers would have to be interleaved first (`zip1`,
-//!   `zip2`), and a sum would hold two rows of two tokens, to be taken apart before rows can be scaled lane by lane. With
-//!   one token at a time, as [`Simd::dot_signed`] has it, half of the products would be wasted and `smmla` would do no
-//!   more than `sdot`. It pays only in tiles of token pairs over weights unpacked into runs of eight
-//!   ([`crate::kernel::gemm`]), which is another kernel and not another vector.
-//!
-//! The intrinsics of `sdot` are not in stable Rust, so it is written in assembly.
+//! A sixteen-lane vector is four 128-bit registers, so that the register file holds eight of them, as on AVX2. Products
+//! of bytes are widened to 16 bits (`smull`), added in pairs (`addp`) and widened again (`sadalp`); the levels above
+//! have better ones ([`ByteDot`]).
 
 use crate::detect::Isa;
+use crate::kernel::gemm::Gemm;
 use crate::simd::Simd;
 use std::arch::aarch64::*;
-use std::arch::asm;
+use std::marker::PhantomData;
 
-/// Four 128-bit registers; with `sdot` if `DOTPROD`.
+/// Four 128-bit registers, with the byte products `D`.
 #[derive(Clone, Copy)]
-pub(crate) struct Neon<const DOTPROD: bool>;
+pub(crate) struct Neon<D>(PhantomData<D>);
 
 /// The level of every aarch64.
-type Plain = Neon<false>;
+type Plain = Neon<Smull>;
+
+/// Products of bytes.
+///
+/// # Safety
+/// The CPU has the level's features.
+pub(crate) trait ByteDot: Copy {
+    const ISA: Isa;
+    /// Adds to each lane of `acc` the four products of its bytes in `w` with those in `a`. No byte of `a` is −128.
+    unsafe fn dot(acc: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t;
+}
+
+/// By way of 16 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Smull;
+
+// SAFETY (all functions): NEON is part of aarch64.
+impl ByteDot for Smull {
+    const ISA: Isa = Isa::Neon;
+
+    #[inline(always)]
+    unsafe fn dot(acc: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
+        // SAFETY: NEON is part of aarch64.
+        unsafe {
+            let w = vreinterpretq_s8_u8(w);
+            let low = vmull_s8(vget_low_s8(w), vget_low_s8(a));
+            let high = vmull_high_s8(w, a);
+            // Two products, at most 2 · 128 · 127 in magnitude, fit 16 bits.
+            vpadalq_s16(acc, vpaddq_s16(low, high))
+        }
+    }
+}
 
 type F = [float32x4_t; 4];
-type I = [int32x4_t; 4];
-type B = [uint8x16_t; 4];
+pub(super) type I = [int32x4_t; 4];
+pub(super) type B = [uint8x16_t; 4];
 
 /// `f` of each of four registers.
 macro_rules! each {
@@ -62,46 +82,17 @@ unsafe fn widen_u8(v: uint8x16_t) -> I {
     }
 }
 
-/// Adds to each lane of `acc` the four products of its bytes in `w` with those in `a`. No byte of `a` is −128.
-///
-/// # Safety
-/// With DOTPROD the processor has `dotprod`.
-#[inline(always)]
-unsafe fn dot<const DOTPROD: bool>(mut acc: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
-    // SAFETY: NEON is part of aarch64; with DOTPROD the caller vouches for `dotprod`. The instruction reads and writes
-    // its operands only.
-    unsafe {
-        if DOTPROD {
-            asm!(
-                "sdot {acc:v}.4s, {w:v}.16b, {a:v}.16b",
-                acc = inout(vreg) acc,
-                w = in(vreg) w,
-                a = in(vreg) a,
-                options(pure, nomem, nostack, preserves_flags),
-            );
-            acc
-        } else {
-            let w = vreinterpretq_s8_u8(w);
-            let low = vmull_s8(vget_low_s8(w), vget_low_s8(a));
-            let high = vmull_high_s8(w, a);
-            // Two products, at most 2 · 128 · 127 in magnitude, fit 16 bits.
-            vpadalq_s16(acc, vpaddq_s16(low, high))
-        }
-    }
-}
-
-// SAFETY (all functions): NEON is part of aarch64, the trait's contract vouches for `dotprod` and says that pointers are
+// SAFETY (all functions): NEON is part of aarch64, the trait's contract vouches for what `D` needs and says that pointers are
 // valid for the bytes the name implies; NEON loads and stores need no alignment beyond that of an element, and elements
 // wider than a byte are accessed through byte pointers where they may be unaligned.
-impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
+impl<D: ByteDot> Simd for Neon<D> {
     type F = F;
     type I = I;
     type B = B;
     type Dot = I;
 
-    const ISA: Isa = if DOTPROD { Isa::Dotprod } else { Isa::Neon };
+    const ISA: Isa = D::ISA;
     const TILE: usize = 3;
-    const GEMM_PANELS: usize = 1;
     const FLOAT_TILE: usize = 6;
     const CHAINED: usize = 1;
     const ATTN_ROWS: usize = 1;
@@ -392,13 +383,17 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
         // SAFETY: see the impl.
         unsafe {
             let a = vreinterpretq_s8_s32(vdupq_n_s32(a));
-            each!(I => dot::<DOTPROD>(acc[I], w[I], a))
+            each!(I => D::dot(acc[I], w[I], a))
         }
     }
     #[inline(always)]
     unsafe fn finish(acc: I) -> I {
         acc
     }
+}
+
+impl Gemm for Plain {
+    const PANELS: usize = 1;
 }
 
 super::entry_points!(Plain, "neon");

@@ -1,6 +1,7 @@
 //! Portable implementation: the twin of every other ISA, and the only one some machines have.
 
 use crate::detect::Isa;
+use crate::kernel::gemm::Gemm;
 use crate::simd::{LANES, Simd};
 
 /// Plain Rust, sixteen lanes at a time.
@@ -30,7 +31,6 @@ impl Simd for Scalar {
 
     const ISA: Isa = Isa::Scalar;
     const TILE: usize = 4;
-    const GEMM_PANELS: usize = 2;
     const FLOAT_TILE: usize = 4;
     const CHAINED: usize = 1;
     const ATTN_ROWS: usize = 1;
@@ -280,6 +280,10 @@ impl crate::kernel::amx::TileVectors for Scalar {
     unsafe fn join<const SHIFT: u32>(low: I, high: I) -> I {
         zip(low, high, |low, high| low + (high << SHIFT))
     }
+}
+
+impl Gemm for Scalar {
+    const PANELS: usize = 2;
 }
 
 super::entry_points!(Scalar);

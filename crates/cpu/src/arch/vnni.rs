@@ -4,6 +4,7 @@
 //! unsigned, so signed weights enter as `w + 128` and the surplus is taken off at the end.
 
 use crate::detect::Isa;
+use crate::kernel::gemm::Gemm;
 use crate::simd::Simd;
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -39,7 +40,6 @@ impl Simd for Vnni {
 
     const ISA: Isa = Isa::Vnni;
     const TILE: usize = 6;
-    const GEMM_PANELS: usize = 2;
     const FLOAT_TILE: usize = 4;
     const CHAINED: usize = 4;
     const ATTN_ROWS: usize = 4;
@@ -318,6 +318,10 @@ impl Simd for Vnni {
     unsafe fn finish(acc: __m512i) -> __m512i {
         acc
     }
+}
+
+impl Gemm for Vnni {
+    const PANELS: usize = 2;
 }
 
 super::entry_points!(Vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");

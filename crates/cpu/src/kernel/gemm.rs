@@ -20,11 +20,11 @@ const TOKENS: usize = 120;
 
 /// 256 values of sixteen rows, unpacked: 6 KB.
 #[repr(C, align(64))]
-struct Unpacked {
-    /// 64 units of four K values.
-    q: [[u8; 64]; 64],
+pub(crate) struct Unpacked {
+    /// 64 units of four K values, each two as [`Gemm::store_units`] lays them.
+    pub(crate) q: [[u8; 64]; 64],
     /// K-quants: integer scales. Others: `d` and `m` of eight blocks, as floats.
-    scales: [[u32; LANES]; 16],
+    pub(crate) scales: [[u32; LANES]; 16],
     /// K-quants: minima (or scales, see [`super::matmul`]), two in a lane.
     pairs: [[u32; LANES]; 8],
     d: [f32; LANES],
@@ -41,6 +41,106 @@ impl Unpacked {
     };
 }
 
+/// How a level sums the products of unpacked weights.
+///
+/// # Safety
+/// As for [`Simd`]; activations are valid for the values of K that the weights cover.
+pub(crate) trait Gemm: Simd {
+    /// Panels side by side: 1 or 2.
+    const PANELS: usize;
+    /// Tokens of the widest tile.
+    const WIDTH: usize = Self::TILE;
+
+    /// Stores two consecutive units, 128 bytes.
+    #[inline(always)]
+    unsafe fn store_units(p: *mut [u8; 64], first: Self::B, second: Self::B) {
+        // SAFETY: passed on.
+        unsafe {
+            Self::store_bytes(p.cast(), first);
+            Self::store_bytes(p.add(1).cast(), second);
+        }
+    }
+
+    /// `Σ sc·Σ q·a` of a super-block, whose activations start at `a`.
+    #[inline(always)]
+    unsafe fn sums256<F: Super256, const P: usize, const T: usize>(
+        w: &[Unpacked; P],
+        a: [*const i8; T],
+    ) -> [[Self::I; T]; P] {
+        let units = F::SCALED / 4;
+        // SAFETY: passed on.
+        unsafe {
+            let mut s = [[Self::splat_i(0); T]; P];
+            for j in 0..256 / F::SCALED {
+                let step = Self::units_per_dot(F::MAX);
+                let a = a.map(|a| a.add(j * F::SCALED));
+                let sums = broadcast::<Self, P, T>(w, j * units, units, a, step, false);
+                for p in 0..P {
+                    let scale = Self::load_i(w[p].scales[j].as_ptr());
+                    for t in 0..T {
+                        s[p][t] = Self::add_i(s[p][t], Self::mul_i(sums[p][t], scale));
+                    }
+                }
+            }
+            s
+        }
+    }
+
+    /// `Σ q·a` of the block at place `b`, whose activations start at `a`, with the surplus of [`Simd::dot_signed`] if
+    /// codes are signed.
+    #[inline(always)]
+    unsafe fn sums32<F: Block32, const P: usize, const T: usize>(
+        w: &[Unpacked; P],
+        b: usize,
+        a: [*const i8; T],
+    ) -> [[Self::I; T]; P] {
+        // SAFETY: passed on.
+        unsafe { broadcast::<Self, P, T>(w, 8 * b, 8, a, Self::units_per_dot(F::MAX), F::SIGNED) }
+    }
+}
+
+/// Sums of `units` units from `first` on, whose activations start at `a`: a broadcast of four of them at a time.
+#[inline(always)]
+unsafe fn broadcast<S: Simd, const P: usize, const T: usize>(
+    w: &[Unpacked; P],
+    first: usize,
+    units: usize,
+    a: [*const i8; T],
+    per_dot: usize,
+    signed: bool,
+) -> [[S::I; T]; P] {
+    let step = 1usize << per_dot.min(units).ilog2();
+    let mut u = 0;
+    // SAFETY: the caller vouches for the ISA and for these units of `a`.
+    unsafe {
+        let mut sums = [[S::splat_i(0); T]; P];
+        while u < units {
+            let mut dots = [[S::dot_zero(); T]; P];
+            for v in u..u + step {
+                let bytes: [S::B; P] = std::array::from_fn(|p| S::load_bytes(w[p].q[first + v].as_ptr()));
+                for t in 0..T {
+                    let x = a[t].add(4 * v).cast::<i32>().read_unaligned();
+                    for p in 0..P {
+                        dots[p][t] = if signed {
+                            S::dot_signed(dots[p][t], bytes[p], x)
+                        } else {
+                            S::dot_unsigned(dots[p][t], bytes[p], x)
+                        };
+                    }
+                }
+            }
+            for p in 0..P {
+                for t in 0..T {
+                    let sum = S::finish(dots[p][t]);
+                    sums[p][t] = if step == units { sum } else { S::add_i(sums[p][t], sum) };
+                }
+            }
+            u += step;
+        }
+        sums
+    }
+}
+
 /// Sums of the tokens of a pass.
 #[repr(align(64))]
 struct Sums([[f32; LANES]; TOKENS]);
@@ -51,7 +151,7 @@ macro_rules! for_panels {
         for first in (0..$job.tokens).step_by(TOKENS) {
             let tokens = TOKENS.min($job.tokens - first);
             let mut p = 0;
-            if <$s>::GEMM_PANELS == 2 {
+            if <$s>::PANELS == 2 {
                 while $job.count - p >= 2 {
                     $pass::<$s, $f, 2>($job, p, first, tokens);
                     p += 2;
@@ -73,7 +173,7 @@ macro_rules! for_tiles {
     };
     (@ $tile:ident, $s:ty, $f:ty, $p:ident, $tokens:expr, $t:ident, $args:tt, $($n:literal),+) => {
         $(
-            if $n <= <$s>::TILE {
+            if $n <= <$s>::WIDTH {
                 while $tokens - $t >= $n {
                     for_tiles!(@call $tile, $s, $f, $p, $n, $args);
                     $t += $n;
@@ -91,14 +191,14 @@ macro_rules! for_tiles {
 /// # Safety
 /// See [`super::matmul::MatMulFn`].
 #[inline(always)]
-pub(crate) unsafe fn super256<S: Simd, F: Super256>(job: &MatMul) {
+pub(crate) unsafe fn super256<S: Gemm, F: Super256>(job: &MatMul) {
     // SAFETY: passed on.
     unsafe { for_panels!(pass256, S, F, job) }
 }
 
 /// `tokens` tokens from `first` on, against `P` panels from `panel` on.
 #[inline(always)]
-unsafe fn pass256<S: Simd, F: Super256, const P: usize>(
+unsafe fn pass256<S: Gemm, F: Super256, const P: usize>(
     job: &MatMul,
     panel: usize,
     first: usize,
@@ -142,11 +242,11 @@ unsafe fn store<S: Simd, const P: usize>(
 }
 
 #[inline(always)]
-unsafe fn unpack256<S: Simd, F: Super256>(group: *const u8, to: &mut Unpacked) {
+unsafe fn unpack256<S: Gemm, F: Super256>(group: *const u8, to: &mut Unpacked) {
     // SAFETY: the group is whole; the caller vouches for the ISA.
     unsafe {
-        for (u, bytes) in to.q.iter_mut().enumerate() {
-            S::store_bytes(bytes.as_mut_ptr(), F::unit::<S>(group, u));
+        for u in (0..64).step_by(2) {
+            S::store_units(to.q.as_mut_ptr().add(u), F::unit::<S>(group, u), F::unit::<S>(group, u + 1));
         }
         for j in 0..256 / F::SCALED {
             S::store_i(to.scales[j].as_mut_ptr(), F::scale::<S>(group, j));
@@ -166,7 +266,7 @@ unsafe fn unpack256<S: Simd, F: Super256>(group: *const u8, to: &mut Unpacked) {
 
 /// One super-block of `T` tokens and `P` panels; sums of token `t` of the tile are at `at + t`.
 #[inline(always)]
-unsafe fn tile256<S: Simd, F: Super256, const P: usize, const T: usize>(
+unsafe fn tile256<S: Gemm, F: Super256, const P: usize, const T: usize>(
     w: &[Unpacked; P],
     job: &MatMul,
     g: usize,
@@ -175,41 +275,10 @@ unsafe fn tile256<S: Simd, F: Super256, const P: usize, const T: usize>(
     at: usize,
 ) {
     let groups = job.k / 256;
-    let units = F::SCALED / 4;
-    let step = 1usize << S::units_per_dot(F::MAX).min(units).ilog2();
     // SAFETY: the job's pointers cover super-block `g` of the tile's tokens; the caller vouches for the ISA.
     unsafe {
         let a: [*const i8; T] = std::array::from_fn(|t| job.acts.q.add((token + t) * job.k + 256 * g));
-        let mut s = [[S::splat_i(0); T]; P];
-        for j in 0..256 / F::SCALED {
-            let mut u = j * units;
-            let mut dots_sum = [[S::splat_i(0); T]; P];
-            while u < (j + 1) * units {
-                let mut dots = [[S::dot_zero(); T]; P];
-                for v in u..u + step {
-                    let bytes: [S::B; P] = std::array::from_fn(|p| S::load_bytes(w[p].q[v].as_ptr()));
-                    for t in 0..T {
-                        let x = a[t].add(4 * v).cast::<i32>().read_unaligned();
-                        for p in 0..P {
-                            dots[p][t] = S::dot_unsigned(dots[p][t], bytes[p], x);
-                        }
-                    }
-                }
-                for p in 0..P {
-                    for t in 0..T {
-                        let sum = S::finish(dots[p][t]);
-                        dots_sum[p][t] = if step == units { sum } else { S::add_i(dots_sum[p][t], sum) };
-                    }
-                }
-                u += step;
-            }
-            for p in 0..P {
-                let scale = S::load_i(w[p].scales[j].as_ptr());
-                for t in 0..T {
-                    s[p][t] = S::add_i(s[p][t], S::mul_i(dots_sum[p][t], scale));
-                }
-            }
-        }
+        let s = S::sums256::<F, P, T>(w, a);
         for t in 0..T {
             let words = job.acts.sum.add(((token + t) * groups + g) * SUM_WORDS);
             let da = S::splat(*job.acts.d.add((token + t) * groups + g));
@@ -239,14 +308,14 @@ unsafe fn tile256<S: Simd, F: Super256, const P: usize, const T: usize>(
 /// # Safety
 /// See [`super::matmul::MatMulFn`].
 #[inline(always)]
-pub(crate) unsafe fn block32<S: Simd, F: Block32>(job: &MatMul) {
+pub(crate) unsafe fn block32<S: Gemm, F: Block32>(job: &MatMul) {
     // SAFETY: passed on.
     unsafe { for_panels!(pass32, S, F, job) }
 }
 
 /// As [`pass256`].
 #[inline(always)]
-unsafe fn pass32<S: Simd, F: Block32, const P: usize>(
+unsafe fn pass32<S: Gemm, F: Block32, const P: usize>(
     job: &MatMul,
     panel: usize,
     first: usize,
@@ -283,11 +352,12 @@ unsafe fn pass32<S: Simd, F: Block32, const P: usize>(
 
 /// Block `slot` of a group, to place `b`.
 #[inline(always)]
-unsafe fn unpack32<S: Simd, F: Block32>(group: *const u8, slot: usize, b: usize, to: &mut Unpacked) {
+unsafe fn unpack32<S: Gemm, F: Block32>(group: *const u8, slot: usize, b: usize, to: &mut Unpacked) {
     // SAFETY: the group is whole; the caller vouches for the ISA.
     unsafe {
-        for u in 0..8 {
-            S::store_bytes(to.q[8 * b + u].as_mut_ptr(), F::unit::<S>(group, slot, u));
+        for u in (0..8).step_by(2) {
+            let (first, second) = (F::unit::<S>(group, slot, u), F::unit::<S>(group, slot, u + 1));
+            S::store_units(to.q.as_mut_ptr().add(8 * b + u), first, second);
         }
         S::store(to.scales[2 * b].as_mut_ptr().cast(), F::scale::<S>(group, slot));
         if F::HAS_MIN {
@@ -298,7 +368,7 @@ unsafe fn unpack32<S: Simd, F: Block32>(group: *const u8, slot: usize, b: usize,
 
 /// Blocks `blocks` of `T` tokens and `P` panels; sums of token `t` of the tile are at `at + t`.
 #[inline(always)]
-unsafe fn tile32<S: Simd, F: Block32, const P: usize, const T: usize>(
+unsafe fn tile32<S: Gemm, F: Block32, const P: usize, const T: usize>(
     w: &[Unpacked; P],
     job: &MatMul,
     blocks: std::ops::Range<usize>,
@@ -307,7 +377,6 @@ unsafe fn tile32<S: Simd, F: Block32, const P: usize, const T: usize>(
     at: usize,
 ) {
     let all = job.k / 32;
-    let step = 1usize << S::units_per_dot(F::MAX).min(8).ilog2();
     let surplus = F::ZERO + if F::SIGNED { S::SIGNED_SURPLUS } else { 0 };
     // SAFETY: the job's pointers cover these blocks of the tile's tokens; the caller vouches for the ISA.
     unsafe {
@@ -315,36 +384,12 @@ unsafe fn tile32<S: Simd, F: Block32, const P: usize, const T: usize>(
         let mut acc: [[S::F; T]; P] =
             std::array::from_fn(|p| std::array::from_fn(|t| S::load(sums[p].0[at + t].as_ptr())));
         for (b, block) in blocks.enumerate() {
-            let mut dots_sum = [[S::splat_i(0); T]; P];
-            let mut u = 0;
-            while u < 8 {
-                let mut dots = [[S::dot_zero(); T]; P];
-                for v in u..u + step {
-                    let bytes: [S::B; P] = std::array::from_fn(|p| S::load_bytes(w[p].q[8 * b + v].as_ptr()));
-                    for t in 0..T {
-                        let x = a[t].add(32 * block + 4 * v).cast::<i32>().read_unaligned();
-                        for p in 0..P {
-                            dots[p][t] = if F::SIGNED {
-                                S::dot_signed(dots[p][t], bytes[p], x)
-                            } else {
-                                S::dot_unsigned(dots[p][t], bytes[p], x)
-                            };
-                        }
-                    }
-                }
-                for p in 0..P {
-                    for t in 0..T {
-                        let sum = S::finish(dots[p][t]);
-                        dots_sum[p][t] = if step == 8 { sum } else { S::add_i(dots_sum[p][t], sum) };
-                    }
-                }
-                u += step;
-            }
+            let dots = S::sums32::<F, P, T>(w, b, a.map(|a| a.add(32 * block)));
             for t in 0..T {
                 let at = (token + t) * all + block;
                 let da = S::splat(*job.acts.d.add(at));
                 for p in 0..P {
-                    let mut sum = dots_sum[p][t];
+                    let mut sum = dots[p][t];
                     if surplus != 0 {
                         sum = S::sub_i(sum, S::splat_i(surplus * *job.acts.sum.add(at)));
                     }

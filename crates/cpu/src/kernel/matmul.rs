@@ -8,7 +8,7 @@
 //! and pointers are valid as the job says.
 
 use super::amx::BLOCK;
-use super::gemm;
+use super::gemm::{self, Gemm};
 use super::vector::SUM_WORDS;
 use crate::format::{Block32, Float, Super256};
 use crate::simd::{LANES, Simd};
@@ -142,7 +142,7 @@ macro_rules! for_tiles {
 /// # Safety
 /// See [`MatMulFn`].
 #[inline(always)]
-pub(crate) unsafe fn block32<S: Simd, F: Block32>(job: &MatMul) {
+pub(crate) unsafe fn block32<S: Gemm, F: Block32>(job: &MatMul) {
     // SAFETY: passed on.
     unsafe {
         if job.tokens >= 2 * S::TILE && S::unpacks_once(F::BITS, false) {
@@ -216,7 +216,7 @@ unsafe fn tile32<S: Simd, F: Block32, const T: usize>(
 /// # Safety
 /// See [`MatMulFn`].
 #[inline(always)]
-pub(crate) unsafe fn super256<S: Simd, F: Super256>(job: &MatMul) {
+pub(crate) unsafe fn super256<S: Gemm, F: Super256>(job: &MatMul) {
     // SAFETY: passed on.
     unsafe {
         if job.tokens >= 2 * S::TILE && S::unpacks_once(F::BITS, true) {
