@@ -1,5 +1,6 @@
 //! The CPU as a [`minfer_ops::Device`].
 
+mod argmax;
 mod attention;
 mod stages;
 mod state;
@@ -446,7 +447,13 @@ impl Device for CpuDevice {
     }
 
     fn head(&mut self, stage: &Head) -> Result<(), DeviceError> {
-        self.run_head(stage)
+        self.run_head(stage, false)
+    }
+
+    fn head_argmax(&mut self, stage: &Head, out: &mut [Option<u32>]) -> Result<bool, DeviceError> {
+        self.run_head(stage, true)?;
+        self.state()?.read_argmax(out)?;
+        Ok(true)
     }
 
     fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {

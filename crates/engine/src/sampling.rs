@@ -73,6 +73,11 @@ pub struct SampleSpec {
 }
 
 impl SampleSpec {
+    /// Whether [`sample`] takes the largest logit (the lowest id of several), given any logits.
+    pub fn is_argmax(&self) -> bool {
+        self.temperature == 0.0 && check(&[], self, None).is_ok()
+    }
+
     /// Always the largest logit.
     pub const GREEDY: SampleSpec = SampleSpec {
         temperature: 0.0,

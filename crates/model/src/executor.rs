@@ -45,6 +45,8 @@ struct Step {
     /// Rows in `from..to` share a sequence: start of their tokens, number of tokens, position.
     spans: Vec<SpanRows>,
     outputs: Vec<u32>,
+    /// The best token of each output, if it is all that the rows want.
+    best: Vec<Option<TokenId>>,
     logits: Vec<f32>,
     hidden: Vec<f32>,
     scratch: Scratch,
@@ -140,8 +142,12 @@ impl<D: Device> Model<D> {
         &self.device
     }
 
-    /// The decoder: the whole of it.
-    fn forward(&mut self, batch: &ops::Batch<'_>) -> Result<(), ops::DeviceError> {
+    /// The decoder: the whole of it. Whether `best` has the best token of each output.
+    fn forward(
+        &mut self,
+        batch: &ops::Batch<'_>,
+        best: Option<&mut [Option<TokenId>]>,
+    ) -> Result<bool, ops::DeviceError> {
         self.device.begin(batch)?;
         self.device.embed(&self.embedding, self.spec.embedding_scale)?;
         for layer in &self.layers {
@@ -150,7 +156,11 @@ impl<D: Device> Model<D> {
             self.device.attn_out(&layer.attn_out)?;
             self.device.ffn(&layer.ffn)?;
         }
-        if batch.outputs.is_empty() { Ok(()) } else { self.device.head(&self.head) }
+        match best {
+            _ if batch.outputs.is_empty() => Ok(false),
+            Some(best) => self.device.head_argmax(&self.head, best),
+            None => self.device.head(&self.head).map(|()| false),
+        }
     }
 
     /// Runs a step and takes its results.
@@ -185,9 +195,17 @@ impl<D: Device> Model<D> {
             .collect();
         let batch = ops::Batch { tokens: &step.tokens, spans: &spans, outputs: &step.outputs };
         let device_error = |error: ops::DeviceError| StepError::Device(error.to_string());
-        self.forward(&batch).map_err(device_error)?;
         let outputs = step.outputs.len();
-        if outputs > 0 {
+        let argmax = self.limits.vocab <= sampling::MAX_VOCAB && plan.rows.iter().all(takes_the_best);
+        step.best.clear();
+        step.best.resize(outputs, None);
+        let best = argmax.then_some(&mut step.best[..]);
+        let found = self.forward(&batch, best).map_err(device_error)? && !step.best.contains(&None);
+        if !found {
+            // What is wrong with the logits is for the sampler to say.
+            step.best.clear();
+        }
+        if outputs > 0 && !found {
             step.logits.resize(outputs * self.limits.vocab, 0.0);
             self.device.logits(&mut step.logits).map_err(device_error)?;
             if plan.rows.iter().any(|row| row.want == Want::Embedding) {
@@ -266,13 +284,19 @@ impl<D: Device> Model<D> {
                 *result = RowOutput::Nothing;
                 continue;
             }
-            let logits = &step.logits[output * vocab..(output + 1) * vocab];
             if step.failed.contains(&i) {
                 *result = RowOutput::Nothing;
                 what = "the token before it failed".into();
                 output += 1;
                 continue;
             }
+            if let Some(Some(token)) = step.best.get(output).copied() {
+                sampled[i] = Some(token);
+                *result = RowOutput::Token(token);
+                output += 1;
+                continue;
+            }
+            let logits = &step.logits[output * vocab..(output + 1) * vocab];
             let failure = match &row.want {
                 Want::Token(spec) => {
                     match sampling::sample(logits, spec, row.mask.as_deref(), &mut step.scratch) {
@@ -317,6 +341,15 @@ impl<D: Device> Model<D> {
 fn first_nan(values: &[f32]) -> Option<usize> {
     let any = values.chunks(64).any(|chunk| chunk.iter().fold(false, |nan, v| nan | v.is_nan()));
     any.then(|| values.iter().position(|v| v.is_nan())).flatten()
+}
+
+/// Whether a row wants the token with the largest logit, or nothing.
+fn takes_the_best(row: &PlanRow) -> bool {
+    match &row.want {
+        Want::Nothing => true,
+        Want::Token(spec) => row.mask.is_none() && spec.is_argmax(),
+        Want::Logits | Want::Embedding => false,
+    }
 }
 
 /// Takes the memory of an earlier result and fills it with `values`.

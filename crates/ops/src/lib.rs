@@ -464,6 +464,14 @@ pub trait Device {
     fn ffn(&mut self, stage: &Self::Ffn) -> Result<(), DeviceError>;
     /// Logits of the batch's outputs.
     fn head(&mut self, stage: &Self::Head) -> Result<(), DeviceError>;
+    /// [`Device::head`]; then waits, and tells the token with the largest logit of each output: the lowest id of several,
+    /// and `None` if a logit is NaN or all are −∞. `false`, and `out` as it was, from a device that leaves this to who reads
+    /// the logits.
+    fn head_argmax(&mut self, stage: &Self::Head, out: &mut [Option<u32>]) -> Result<bool, DeviceError> {
+        let _ = out;
+        self.head(stage)?;
+        Ok(false)
+    }
     /// Waits, then copies the logits `[outputs, vocab]`.
     fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError>;
     /// Waits, then copies the normed hidden state of the outputs `[outputs, d_model]` (the head's input).

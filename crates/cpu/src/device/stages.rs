@@ -4,6 +4,7 @@
 //! heads); a barrier stands where one phase reads what another worker wrote. With a single token every worker that takes
 //! part in a product prepares the product's input for itself, which is cheaper than waiting for one who does.
 
+use super::argmax::Best;
 use super::state::{RopeTable, State};
 use super::{AttnIn, AttnOut, CpuDevice, Ffn, Head, LoadedInput, LoadedLinear, LoadedNorm};
 use crate::arch::Kernels;
@@ -15,7 +16,7 @@ use crate::mem::Rows;
 use crate::pool::{Cut, Pool, Worker};
 use crate::simd::LANES;
 use minfer_ops::*;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 /// What every phase of a step needs.
@@ -216,15 +217,23 @@ impl CpuDevice {
         Ok(())
     }
 
-    pub(super) fn run_head(&mut self, stage: &Head) -> Result<(), DeviceError> {
+    /// Logits of the outputs, and if `argmax` the best of each as every worker sees it.
+    pub(super) fn run_head(&mut self, stage: &Head, argmax: bool) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
         let state = step.state;
         let (matrix, bias) = stage.matrix();
         expect_reserved("columns of the head", state.reserve.d_model, matrix.cols)?;
         expect_reserved("rows of the head", state.reserve.vocab, matrix.rows)?;
         let logits = State::rows(&state.logits, state.reserve.vocab);
+        // Not by the workers: one that comes late, when all is done, takes no part in the job.
+        for worker in 0..pool.threads() {
+            let mut best = state.best(worker);
+            best.clear();
+            best.resize(if argmax { state.outputs.len() } else { 0 }, Best::NONE);
+        }
         pool.run(|w| {
             let slots = state.outputs.len();
+            let best = RefCell::new(state.best(w.id));
             let input = Input {
                 rows: state.x_rows(),
                 width: matrix.cols,
@@ -247,6 +256,11 @@ impl CpuDevice {
                     if let Some(cap) = stage.soft_cap {
                         // SAFETY: whole vectors of this worker's columns; kernels are of this CPU.
                         unsafe { (step.kernels.soft_cap)(cap, row.as_mut_ptr(), row.len()) };
+                    }
+                    if let Some(best) = best.borrow_mut().get_mut(slot) {
+                        // The last panel is padded.
+                        let real = row.len().min(matrix.rows - columns.start);
+                        *best = best.or(Best::of(&row[..real], columns.start));
                     }
                 }
             });

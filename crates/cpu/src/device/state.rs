@@ -1,5 +1,6 @@
 //! Memory of a running device: activations, cache, and the tokens of the step.
 
+use super::argmax::Best;
 use crate::kernel::amx;
 use crate::kernel::attention::{partial_len, room_len};
 use crate::matrix::{ActBuffers, ActKind, Scratch};
@@ -7,7 +8,7 @@ use crate::mem::{Buffer, Rows};
 use crate::simd::LANES;
 use minfer_ops::*;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// Tokens up to which attention is shared among workers by segment instead of by token.
 pub(super) const FEW_TOKENS: usize = 8;
@@ -83,6 +84,8 @@ pub(super) struct State {
     pub(super) ropes: Vec<RopeTable>,
     pub(super) kv: Vec<KvStore>,
     pub(super) scratch: Vec<Mutex<Scratch>>,
+    /// The largest logit of each output that a worker saw: `[worker][output]`.
+    best: Vec<Mutex<Vec<Best>>>,
     // The step.
     pub(super) tokens: Vec<u32>,
     pub(super) outputs: Vec<u32>,
@@ -206,6 +209,7 @@ impl State {
             ropes: ropes.iter().map(rope).collect::<Result<_, _>>()?,
             kv: reserve.kv_groups.iter().map(kv).collect::<Result<_, _>>()?,
             scratch: (0..threads).map(|_| Mutex::default()).collect(),
+            best: (0..threads).map(|_| Mutex::new(Vec::with_capacity(reserve.max_outputs))).collect(),
             reserve: reserve.clone(),
             tokens: Vec::new(),
             outputs: Vec::new(),
@@ -265,6 +269,21 @@ impl State {
     pub(super) fn position(&self, t: usize) -> usize {
         let span = &self.spans[self.span_of[t] as usize];
         span.position + t - span.start
+    }
+
+    /// A worker's own; the lock is never contended.
+    pub(super) fn best(&self, worker: usize) -> MutexGuard<'_, Vec<Best>> {
+        self.best[worker].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The token with the largest logit of each output.
+    pub(super) fn read_argmax(&self, out: &mut [Option<u32>]) -> Result<(), DeviceError> {
+        expect_reserved("tokens asked", self.outputs.len(), out.len())?;
+        for (slot, out) in out.iter_mut().enumerate() {
+            let seen = (0..self.best.len()).filter_map(|worker| self.best(worker).get(slot).copied());
+            *out = seen.fold(Best::NONE, Best::or).token();
+        }
+        Ok(())
     }
 
     pub(super) fn read_logits(&self, out: &mut [f32]) -> Result<(), DeviceError> {

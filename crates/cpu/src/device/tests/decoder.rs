@@ -436,6 +436,13 @@ impl Runner {
         device.head(&self.head)?;
         let mut logits = vec![f32::NAN; batch.outputs.len() * self.vocab];
         device.logits(&mut logits)?;
+        let mut best = vec![Some(u32::MAX); batch.outputs.len()];
+        assert!(device.head_argmax(&self.head, &mut best)?, "the CPU finds the largest logit itself");
+        for (logits, best) in logits.chunks_exact(self.vocab).zip(best) {
+            let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let first = logits.iter().position(|l| *l == largest).map(|id| id as u32);
+            assert_eq!(best, first.filter(|_| logits.iter().all(|l| !l.is_nan())));
+        }
         Ok(logits)
     }
 
