@@ -3,7 +3,7 @@
 // A format gives eight consecutive values at a time, as small integers with a scale and an offset (`Codes`) or, for
 // types of single floats, as they are. Two readings of the same codes exist:
 // - `octet_f32`: the reference, the bits of minfer_gguf::quant::dequantize;
-// - `octet_f16`: the f16 profile's, q·s + m in half precision with one rounding, s and m rounded to half once, all
+// - `octet_f16`: the f16 profile's for types without QT16, q·s + m in half precision with one rounding, s and m rounded to half once, all
 //   times the tensor's power of two.
 #pragma once
 #include "common.cuh"

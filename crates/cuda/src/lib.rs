@@ -10,7 +10,9 @@
 //! # Numerics: the `f16` profile
 //!
 //! - Weights become half precision by one formula per type: `q·s + m` with one rounding, `s` and `m` rounded to half
-//!   once, everything times a power of two per tensor that keeps it in range.
+//!   once, everything times a power of two per tensor that keeps it in range. Q4_K keeps its minima apart: the weight is
+//!   `q·s` rounded once, and a step of its own per 256 columns adds `Σ m·Σx` over the groups of 32, each sum of the input
+//!   as a half and the half of what that lost. Q6_K is `q·s − 32·s` with one rounding.
 //! - The input of a product is half precision under a power of two per token.
 //! - A product is a chain of `m16n8k16` tensor-core steps per segment of K ([`k_segments`]), in single precision;
 //!   segments are added in ascending order.
