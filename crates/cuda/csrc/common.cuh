@@ -79,31 +79,6 @@ __device__ __forceinline__ float warp_max(float v) {
     return v;
 }
 
-// Sum over a block of WARPS warps: warps in ascending order. All threads have it. `shared` holds WARPS floats.
-template <int WARPS>
-__device__ __forceinline__ float block_sum(float v, float* shared) {
-    v = warp_sum(v);
-    __syncthreads();
-    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = v;
-    __syncthreads();
-    float sum = shared[0];
-#pragma unroll
-    for (int w = 1; w < WARPS; ++w) sum += shared[w];
-    return sum;
-}
-
-template <int WARPS>
-__device__ __forceinline__ float block_max(float v, float* shared) {
-    v = warp_max(v);
-    __syncthreads();
-    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = v;
-    __syncthreads();
-    float most = shared[0];
-#pragma unroll
-    for (int w = 1; w < WARPS; ++w) most = fmaxf(most, shared[w]);
-    return most;
-}
-
 // The power of two that brings values of magnitude up to `most` below 2^10, in the upper half of that range: sums of 32
 // of them are halves too, and halves lose nothing to their range down to 2^-24 of the largest value. 1 for a row of
 // zeros, infinities or NaN.

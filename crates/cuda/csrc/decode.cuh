@@ -27,7 +27,6 @@ struct DecodeArgs {
     RowArgs row;                // no activation, no bias, and no norm but the root mean square's
     uint32_t* most;             // gated: bits of the largest magnitude of what is stored
     uint32_t* clear;            // a maximum that a later kernel collects, or null
-    unsigned long long* best;   // of logits: the largest, see `order_of`, or null
     int gated;
     int cols;
     int segments;
@@ -44,48 +43,11 @@ constexpr int WARPS = PREPARE_WARPS;
 // Units of a warp that are on their way or at hand.
 constexpr int DEPTH = 2;
 
-// Orders (value, row) so that the largest number is the largest value, and the first row among equals. NaN is least.
-__device__ __forceinline__ unsigned long long order_of(float v, int row) {
-    const uint32_t bits = __float_as_uint(v);
-    const uint32_t key = isnan(v) ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return static_cast<unsigned long long>(key) << 32 | (0xffffffffu - row);
-}
-
 struct Shared {
     // Sums of the segments: [parity][turn and warp][row].
     float partial[2][2 * WARPS][QT_ROWS];
     float reduce[2 * WARPS];
 };
-
-// One unit: 16 steps, and the minima's.
-template <class U>
-__device__ __forceinline__ void unit(float (&acc)[4], const QtRaw& raw, const half* x, const half* sums, int lane,
-                                     float w_scale) {
-    const int t = lane % 4;
-    typename U::Scales scales;
-    U::scales(scales, raw, lane, w_scale);
-#pragma unroll
-    for (int slab = 0; slab < 4; ++slab) {
-        typename U::Slab of_slab;
-        U::slab(of_slab, scales, slab, lane);
-        // All eight columns are the token: what the others add up is not looked at.
-        const uint4 lo = *reinterpret_cast<const uint4*>(x + slab * 64 + t * 16);
-        const uint4 hi = *reinterpret_cast<const uint4*>(x + slab * 64 + t * 16 + 8);
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-            uint32_t w[4];
-            U::fragment(w, raw, of_slab, slab, step);
-            const uint4& pair = step < 2 ? lo : hi;
-            mma_m16n8k16(acc, w, step % 2 ? pair.z : pair.x, step % 2 ? pair.w : pair.y);
-        }
-    }
-    if (U::HAS_MIN) {
-        uint32_t w[4];
-        U::min_fragment(w, scales);
-        const uint2 b = *reinterpret_cast<const uint2*>(sums + t * 4);
-        mma_m16n8k16(acc, w, b.x, b.y);
-    }
-}
 
 // Clusters exist from Hopper on; elsewhere `split` is 1 and these are not reached. Stores to the shared memory of a
 // block of the cluster, at the address that `here` has in this one's.
@@ -111,7 +73,7 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
     // The row, and behind it the warps' rings of units.
     extern __shared__ __align__(16) half x[];
     __shared__ Shared shared;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, t = lane % 4;
     const int split = a.split, rank = split > 1 ? blockIdx.x % split : 0;
     // The blocks of a cluster are there when the first store into one of them is.
     if (split > 1) cluster_arrive();
@@ -166,7 +128,6 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
     // Row groups of a work whose sums end here, and where they begin.
     const int own = work / each / split, e = threadIdx.x;
     const Finish finish = static_cast<Finish>(a.finish);
-    unsigned long long best = 0;
 
     RowBatch batch;
     batch.load_norm(row, part * QT_K + 4 * threadIdx.x);
@@ -186,13 +147,19 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
         if (mine && finish == Finish::Residual) before = __ldcg(m.out + out_row);
         if (mine && m.bias) bias = m.bias[out_row];
 
-        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float acc[1][4] = {};
         const bool second = gated && (turns == 1 ? slot % 2 : round % 2);
         const float w_scale = second ? a.m[1].w_scale : m.w_scale;
 #pragma unroll 1
         for (int u = 0; u < len; ++u) {
-            const half* at = x + (first - part + u) * QT_K;
-            const half* sums = x + part_len * QT_K + (first - part + u) * QT_SUMS;
+            const half* at = x + (first - part + u) * QT_K + t * 16;
+            const half* sums = x + part_len * QT_K + (first - part + u) * QT_SUMS + t * 4;
+            // All eight columns are the token: what the others add up is not looked at.
+            auto x_of = [&](int, int slab, uint4& low, uint4& high) {
+                low = *reinterpret_cast<const uint4*>(at + slab * 64);
+                high = *reinterpret_cast<const uint4*>(at + slab * 64 + 8);
+            };
+            auto sums_of = [&](int) { return *reinterpret_cast<const uint2*>(sums); };
             const uint8_t* here = ring + place * m.unit_bytes;
             if (++place == DEPTH) place = 0;
             copy_wait<DEPTH - 1>();
@@ -204,7 +171,7 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
         Unit::load<FromShared>(raw, here, lane); \
         __syncwarp(); \
         load(); \
-        unit<Unit>(acc, raw, at, sums, lane, w_scale); \
+        multiply_unit<Unit, 1>(acc, raw, lane, w_scale, x_of, sums_of); \
     }
             MINFER_QT16(CASE)
 #undef CASE
@@ -214,12 +181,12 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
         if (lane % 4 == 0) {
             if (split == 1) {
                 float* to = partial[round % turns * WARPS + slot * segments + segment];
-                to[lane / 4] = acc[0];
-                to[lane / 4 + 8] = acc[2];
+                to[lane / 4] = acc[0][0];
+                to[lane / 4 + 8] = acc[0][2];
             } else {
                 const float* to = partial[slot % own * segments + segment];
-                store_in_cluster(to + lane / 4, slot / own, acc[0]);
-                store_in_cluster(to + lane / 4 + 8, slot / own, acc[2]);
+                store_in_cluster(to + lane / 4, slot / own, acc[0][0]);
+                store_in_cluster(to + lane / 4 + 8, slot / own, acc[0][2]);
             }
         }
         if (round % turns != turns - 1) continue;
@@ -250,9 +217,7 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
         }
         m.out[out_row] = y;
         if (gated) atomicMax(a.most, __float_as_uint(fabsf(y)));
-        if (a.best) best = max(best, order_of(y, out_row));
     }
-    if (a.best && best) atomicMax(a.best, best);
 }
 
 }  // namespace decode

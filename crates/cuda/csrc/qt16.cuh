@@ -60,4 +60,40 @@ struct QtRaw {
 #include "qt16/q4_k.cuh"
 #include "qt16/q6_k.cuh"
 
+// One unit times NT groups of 8 tokens: 16 steps, and the minima's. x_of(n, slab, low, high) gives the B fragments of
+// steps 0, 1 and of steps 2, 3 of a slab, sums_of(n) that of the minima's step. The order of the profile's sums is here.
+template <class U, int NT, class X, class S>
+__device__ __forceinline__ void multiply_unit(float (&acc)[NT][4], const QtRaw& raw, int lane, float w_scale, X x_of,
+                                              S sums_of) {
+    typename U::Scales scales;
+    U::scales(scales, raw, lane, w_scale);
+#pragma unroll
+    for (int slab = 0; slab < 4; ++slab) {
+        typename U::Slab of_slab;
+        U::slab(of_slab, scales, slab, lane);
+        uint4 x[NT][2];
+#pragma unroll
+        for (int n = 0; n < NT; ++n) x_of(n, slab, x[n][0], x[n][1]);
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+            uint32_t w[4];
+            U::fragment(w, raw, of_slab, slab, step);
+#pragma unroll
+            for (int n = 0; n < NT; ++n) {
+                const uint4& pair = x[n][step / 2];
+                mma_m16n8k16(acc[n], w, step % 2 ? pair.z : pair.x, step % 2 ? pair.w : pair.y);
+            }
+        }
+    }
+    if (U::HAS_MIN) {
+        uint32_t w[4];
+        U::min_fragment(w, scales);
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            const uint2 sums = sums_of(n);
+            mma_m16n8k16(acc[n], w, sums.x, sums.y);
+        }
+    }
+}
+
 #define MINFER_QT16(X) X(Qt4K, q4_k) X(Qt6K, q6_k)

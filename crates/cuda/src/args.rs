@@ -141,7 +141,6 @@ pub(crate) struct DecodeArgs {
     pub(crate) row: RowArgs,
     pub(crate) most: Address,
     pub(crate) clear: Address,
-    pub(crate) best: Address,
     pub(crate) gated: i32,
     pub(crate) cols: i32,
     pub(crate) segments: i32,

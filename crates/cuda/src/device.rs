@@ -178,7 +178,7 @@ impl CudaDevice {
         let get = |module: &str, name: &str| kernels.get(module, name).map_err(failed);
         let with_shared = |module: &str, name: &str| -> Result<Kernel, Unavailable> {
             let kernel = get(module, name)?;
-            kernels.allow_shared(&gpu, module, kernel).map_err(failed)?;
+            gpu.allow_shared(kernel).map_err(|failure| Unavailable::Failed(failure.to_string()))?;
             Ok(kernel)
         };
         let attention = |kind: &str| -> Result<[Kernel; 3], Unavailable> {

@@ -305,6 +305,14 @@ impl Gpu {
         Ok(Module { context: Arc::clone(&self.context), handle })
     }
 
+    /// Lets a kernel have as much shared memory as a block can.
+    pub(crate) fn allow_shared(&self, kernel: Kernel) -> Result<(), Failure> {
+        // The limit holds for static and dynamic together.
+        let bytes = self.info.shared_per_block.saturating_sub(STATIC_SHARED);
+        // SAFETY: a live kernel.
+        unsafe { call!(self.driver(), cuFuncSetAttribute(kernel.0, sys::MAX_DYNAMIC_SHARED, bytes as c_int)) }
+    }
+
     /// Enqueues a kernel.
     ///
     /// # Safety
@@ -379,14 +387,6 @@ impl Module {
             call!(self.context.driver, cuModuleGetFunction(&raw mut handle, self.handle, name.as_ptr()))?
         };
         Ok(Kernel(handle))
-    }
-
-    /// Lets a kernel have as much shared memory as a block can.
-    pub(crate) fn allow_shared(&self, gpu: &Gpu, kernel: Kernel) -> Result<(), Failure> {
-        // The limit holds for static and dynamic together.
-        let bytes = gpu.info.shared_per_block.saturating_sub(STATIC_SHARED);
-        // SAFETY: a live kernel.
-        unsafe { call!(gpu.driver(), cuFuncSetAttribute(kernel.0, sys::MAX_DYNAMIC_SHARED, bytes as c_int)) }
     }
 
     /// Writes the variable `name`, whose size is that of `bytes`.

@@ -95,14 +95,6 @@ impl Kernels {
             .kernel(name)
             .map_err(|failure: Failure| DeviceError::Fault(format!("kernel {name}: {failure}")))
     }
-
-    /// Lets a kernel of module `module` have as much shared memory as a block can.
-    pub(crate) fn allow_shared(&self, gpu: &Gpu, module: &str, kernel: Kernel) -> Result<(), DeviceError> {
-        match self.modules.iter().find(|(m, _)| *m == module) {
-            Some((_, module)) => Ok(module.allow_shared(gpu, kernel)?),
-            None => Err(DeviceError::Fault(format!("this build has no kernels \"{module}\""))),
-        }
-    }
 }
 
 /// `struct Grids` of `csrc/format.cuh`.

@@ -11,8 +11,8 @@ use minfer_ops::{DeviceError, GgmlType, Weight};
 const FEW_TOKENS: usize = 8;
 /// Tokens of a block of the kernel for many.
 const TOKEN_TILE: usize = 32;
-/// Rows of a block.
-const ROW_TILE: usize = 16;
+/// Rows of a unit, and of a block of the file's layout.
+pub(crate) const ROW_TILE: usize = 16;
 /// Values that kernels read at a time.
 const OCTET: usize = 8;
 
@@ -44,8 +44,9 @@ pub(crate) enum Layout {
     Qt16,
 }
 
-/// Columns of a unit of QT16.
-const QT16_COLS: usize = 256;
+/// Columns of a unit of QT16, and the sums that an input has for them (`QT_SUMS`).
+pub(crate) const UNIT_COLS: usize = 256;
+pub(crate) const UNIT_SUMS: usize = 16;
 /// Warps of a block of its kernels, each with a segment of K.
 pub(crate) const QT16_WARPS: usize = 8;
 /// Codes are read as q · 2^-24, so scales are times 2^24 and must stay halves: weights go to [2^-6, 2^-5).
@@ -127,7 +128,7 @@ impl Matrix {
     /// The same matrix in QT16, for products, if its type has tuned kernels.
     pub(crate) fn tuned(&self, lane: Lane<'_>, kernels: &Kernels) -> Result<Option<Matrix>, DeviceError> {
         let Some((_, unit_bytes)) = QT16_TYPES.iter().find(|(ty, _)| *ty == self.ty) else { return Ok(None) };
-        let (name, units) = (self.type_name, self.rows.div_ceil(ROW_TILE) * (self.cols / QT16_COLS));
+        let (name, units) = (self.type_name, self.rows.div_ceil(ROW_TILE) * (self.cols / UNIT_COLS));
         let data = lane.gpu.alloc::<u8>(units * unit_bytes, "weights")?;
         let args = RepackArgs {
             from: at(&self.data, 0),

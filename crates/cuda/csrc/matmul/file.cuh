@@ -25,75 +25,59 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
     const int segments = a.segments, units = (a.cols + 255) / 256;
     half* tile = tiles[warp];
 
-    // Elements of the result that this thread adds up.
-    constexpr int OWN = (ROWS * TOKENS + WARPS * WARP - 1) / (WARPS * WARP);
-    float sum[OWN];
+    // A warp for each segment: there are no more than WARPS.
+    if (warp < segments) {
+        float acc[NT][4];
 #pragma unroll
-    for (int i = 0; i < OWN; ++i) sum[i] = 0.0f;
-
-    for (int round = 0; round < segments; round += WARPS) {
-        const int segment = round + warp;
-        if (segment < segments) {
-            float acc[NT][4];
+        for (int n = 0; n < NT; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+        const int end = min(a.cols, segment_begin(units, segments, warp + 1) * 256);
+        for (int k0 = segment_begin(units, segments, warp) * 256; k0 < end; k0 += K_TILE) {
+            __syncwarp();
+            for (int o = lane; o < ROWS * K_TILE / 8; o += WARP) {
+                const int r = o / (K_TILE / 8), k = k0 + o % (K_TILE / 8) * 8;
+                half v[8];
+                if (row0 + r < a.rows && k < a.cols) {
+                    const uint8_t* block = a.w + (row0 + r) * a.row_bytes + k / F::VALUES * F::BYTES;
+                    F::octet_f16(block, k % F::VALUES, a.w_scale, v);
+                } else {
 #pragma unroll
-            for (int n = 0; n < NT; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-            const int end = min(a.cols, segment_begin(units, segments, segment + 1) * 256);
-            for (int k0 = segment_begin(units, segments, segment) * 256; k0 < end; k0 += K_TILE) {
-                __syncwarp();
-                for (int o = lane; o < ROWS * K_TILE / 8; o += WARP) {
-                    const int r = o / (K_TILE / 8), k = k0 + o % (K_TILE / 8) * 8;
-                    half v[8];
-                    if (row0 + r < a.rows && k < a.cols) {
-                        const uint8_t* block = a.w + (row0 + r) * a.row_bytes + k / F::VALUES * F::BYTES;
-                        F::octet_f16(block, k % F::VALUES, a.w_scale, v);
-                    } else {
-#pragma unroll
-                        for (int j = 0; j < 8; ++j) v[j] = __ushort_as_half(0);
-                    }
-                    *reinterpret_cast<uint4*>(tile + r * TILE_STRIDE + o % (K_TILE / 8) * 8) =
-                        *reinterpret_cast<uint4*>(v);
+                    for (int j = 0; j < 8; ++j) v[j] = __ushort_as_half(0);
                 }
-                __syncwarp();
-#pragma unroll
-                for (int step = 0; step < K_TILE / 16; ++step) {
-                    uint32_t w[4];
-                    ldmatrix_x4(w, tile + (lane % 16) * TILE_STRIDE + step * 16 + lane / 16 * 8);
-#pragma unroll
-                    for (int n = 0; n < NT; ++n) {
-                        const int token = token0 + 8 * n + g;
-                        uint2 b = make_uint2(0, 0);
-                        if (token < a.tokens) {
-                            const half* x = a.x + static_cast<size_t>(token) * a.x_stride + k0;
-                            b = *reinterpret_cast<const uint2*>(x + t * 16 + step * 4);
-                        }
-                        mma_m16n8k16(acc[n], w, b.x, b.y);
-                    }
-                }
+                *reinterpret_cast<uint4*>(tile + r * TILE_STRIDE + o % (K_TILE / 8) * 8) =
+                    *reinterpret_cast<uint4*>(v);
             }
+            __syncwarp();
 #pragma unroll
-            for (int n = 0; n < NT; ++n) {
+            for (int step = 0; step < K_TILE / 16; ++step) {
+                uint32_t w[4];
+                ldmatrix_x4(w, tile + (lane % 16) * TILE_STRIDE + step * 16 + lane / 16 * 8);
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    partial[warp][(g + i / 2 * 8) * TOKENS + 8 * n + 2 * t + i % 2] = acc[n][i];
+                for (int n = 0; n < NT; ++n) {
+                    const int token = token0 + 8 * n + g;
+                    uint2 b = make_uint2(0, 0);
+                    if (token < a.tokens) {
+                        const half* x = a.x + static_cast<size_t>(token) * a.x_stride + k0;
+                        b = *reinterpret_cast<const uint2*>(x + t * 16 + step * 4);
+                    }
+                    mma_m16n8k16(acc[n], w, b.x, b.y);
                 }
             }
         }
-        __syncthreads();
-        const int ready = min(WARPS, segments - round);
 #pragma unroll
-        for (int i = 0; i < OWN; ++i) {
-            const int element = i * WARPS * WARP + threadIdx.x;
-            if (element < ROWS * TOKENS) {
-                for (int s = 0; s < ready; ++s) sum[i] += partial[s][element];
+        for (int n = 0; n < NT; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                partial[warp][(g + i / 2 * 8) * TOKENS + 8 * n + 2 * t + i % 2] = acc[n][i];
             }
         }
-        __syncthreads();
     }
-#pragma unroll
-    for (int i = 0; i < OWN; ++i) {
-        const int element = i * WARPS * WARP + threadIdx.x;
+    __syncthreads();
+    for (int element = threadIdx.x; element < ROWS * TOKENS; element += WARPS * WARP) {
         const int row = row0 + element / TOKENS, token = token0 + element % TOKENS;
-        if (element < ROWS * TOKENS && row < a.rows && token < a.tokens) finish_one(a, token, row, sum[i]);
+        if (row >= a.rows || token >= a.tokens) continue;
+        float sum = 0.0f;
+        for (int s = 0; s < segments; ++s) sum += partial[s][element];
+        finish_one(a, token, row, sum);
     }
 }
 

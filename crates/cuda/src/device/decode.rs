@@ -2,19 +2,14 @@
 //! it in one kernel. The kernels of `csrc/decode.cuh` and `csrc/decode_attention.cu`; what they do not know is left to
 //! the others, whose bits are the same.
 
-use super::stages::{Source, activation_number};
+use super::stages::{ROW_TILE, Source, activation_number};
 use super::{CudaDevice, LoadedLinear};
 use crate::args::*;
 use crate::driver::{STATIC_SHARED, Shape};
 use crate::k_segments;
-use crate::matrix::QT16_WARPS;
+use crate::matrix::{self, QT16_WARPS, UNIT_COLS, UNIT_SUMS};
 use minfer_ops::*;
 
-/// Rows of a unit, and of a tile of query heads.
-const ROWS: usize = 16;
-/// Columns of a unit, and the halves that a row of the input has for them.
-const UNIT_COLS: usize = 256;
-const UNIT_HALVES: usize = UNIT_COLS + UNIT_COLS / 16;
 /// Units of a warp that are on their way or at hand, `DEPTH` of the kernel.
 const DEPTH: usize = 2;
 /// Threads of a block of products, and how many of these a multiprocessor holds.
@@ -42,8 +37,8 @@ pub(super) enum Decode {
 /// Bytes of `struct Shared` of `csrc/decode_attention.cu` for heads of `dim` channels, which the compiler checks there.
 const fn attention_shared(dim: usize) -> usize {
     let keys_and_values = 2 * ATTN_SEGMENT * (dim + 8) * 2;
-    let rows = ROWS * (dim + 8) * 2 + 4 * ROWS * (dim + 8) * 4 + 10 * dim * 4;
-    let sums = ROWS * 4 + 2 * 4 * ROWS * 4 + 2 * ROWS * 64 * 4 + 2 * ROWS * 4;
+    let rows = ROW_TILE * (dim + 8) * 2 + 4 * ROW_TILE * (dim + 8) * 4 + 10 * dim * 4;
+    let sums = ROW_TILE * 4 * (1 + 2 * 4 + 2 * 64 + 2);
     keys_and_values + rows + sums + 4
 }
 
@@ -73,7 +68,7 @@ impl CudaDevice {
         let mut args = DecodeArgs::default();
         let mut unit_bytes = 0;
         for (i, (linear, out)) in products.iter().enumerate() {
-            let groups = linear.matrix.rows.div_ceil(ROWS);
+            let groups = linear.matrix.rows.div_ceil(matrix::ROW_TILE);
             let blocks = match (gated, i) {
                 (true, 0) => (2 * groups).div_ceil(slots.max(2)),
                 (true, _) => 0,
@@ -89,7 +84,7 @@ impl CudaDevice {
             args.m[i] = matrix;
         }
         let part = (cols / UNIT_COLS).div_ceil(split);
-        let shared = 2 * part * UNIT_HALVES + QT16_WARPS * DEPTH * unit_bytes;
+        let shared = 2 * part * (UNIT_COLS + UNIT_SUMS) + QT16_WARPS * DEPTH * unit_bytes;
         if shared + STATIC_SHARED > info.shared_per_block {
             return Ok(false);
         }
@@ -116,9 +111,9 @@ impl CudaDevice {
     pub(super) fn decodes_attention(&self, heads: Heads) -> Result<bool, DeviceError> {
         let state = self.state()?;
         Ok([64, 128].contains(&heads.dim)
-            && heads.q / heads.kv <= ROWS
+            && heads.q / heads.kv <= ROW_TILE
             && state.own_spans().iter().all(|span| span.len == 1)
-            && state.has_partials(heads, state.segments(None))
+            && state.has_partials(heads, state.segments(|_| 0))
             && attention_shared(heads.dim) + STATIC_SHARED <= self.gpu.info.shared_per_block)
     }
 

@@ -13,7 +13,7 @@ use bytemuck::Pod;
 use minfer_ops::*;
 
 /// Rows of query heads in a block of attention.
-const ROW_TILE: usize = 16;
+pub(super) const ROW_TILE: usize = 16;
 
 /// Threads of a block of the row kernels, of the head and attention kernels, and of the merge of partials.
 const ROW_THREADS: usize = 256;
@@ -251,7 +251,7 @@ impl CudaDevice {
         }
         let pending = self.pending.take();
         let split = match pending {
-            Some(_) => Some(state.segments(spec.window)),
+            Some(_) => Some(state.segments(|position| spec.seen_from(position))),
             None => state.split(spec),
         };
         let (k, v) = state.kv[spec.kv.group].layer(spec.kv.layer);

@@ -3,7 +3,7 @@
 use super::LoadedRope;
 use crate::args::{Address, Spans, at};
 use crate::driver::{Buffer, Gpu, Pinned};
-use crate::matrix::Input;
+use crate::matrix::{Input, UNIT_COLS, UNIT_SUMS};
 use minfer_ops::*;
 
 /// Columns that rows of a product's input are padded to.
@@ -17,7 +17,8 @@ const SPLIT_ROWS: usize = 1024;
 
 /// Halves of a row of a product's input: columns, and the sums of their groups (`sum_place` of `csrc/prepare.cuh`).
 pub(super) fn row_halves(cols: usize) -> usize {
-    cols.next_multiple_of(K_PAD) + if cols.is_multiple_of(256) { cols / 16 } else { 0 }
+    let sums = if cols.is_multiple_of(UNIT_COLS) { cols / UNIT_COLS * UNIT_SUMS } else { 0 };
+    cols.next_multiple_of(K_PAD) + sums
 }
 
 /// Inputs of a product, [`Input`]s of up to `width` columns.
@@ -146,7 +147,7 @@ struct Sizes {
 impl Sizes {
     fn of(reserve: &Reserve) -> Sizes {
         // What fits a row of n columns fits a shorter one.
-        let pad = |n: usize| row_halves(n.next_multiple_of(256));
+        let pad = |n: usize| row_halves(n.next_multiple_of(UNIT_COLS));
         let layout = layout(reserve);
         let blocks: usize = reserve.kv_groups.iter().map(|g| g.blocks).sum();
         let mut partials = 0;
@@ -321,12 +322,11 @@ impl State {
         &self.spans
     }
 
-    /// The most segments that a row of the step sees, as a power of two.
-    pub(super) fn segments(&self, window: Option<usize>) -> usize {
+    /// The most segments that a row of the step sees, as a power of two, given the first position that one sees.
+    pub(super) fn segments(&self, seen_from: impl Fn(usize) -> usize) -> usize {
         let segments = |span: &OwnSpan| {
             let last = (span.position + span.len).saturating_sub(1);
-            let first = window.map_or(0, |window| (span.position + 1).saturating_sub(window));
-            last / ATTN_SEGMENT + 1 - first / ATTN_SEGMENT
+            last / ATTN_SEGMENT + 1 - seen_from(span.position) / ATTN_SEGMENT
         };
         self.spans.iter().filter(|s| s.len > 0).map(segments).max().unwrap_or(1).next_power_of_two()
     }
@@ -339,7 +339,7 @@ impl State {
 
     /// Segments per row that attention is split into, if it is: few rows, and room for their partials.
     pub(super) fn split(&self, spec: &AttentionSpec) -> Option<usize> {
-        let most = self.segments(spec.window);
+        let most = self.segments(|position| spec.seen_from(position));
         let few = self.tokens * spec.heads.q <= SPLIT_ROWS;
         (few && self.has_partials(spec.heads, most)).then_some(most)
     }
