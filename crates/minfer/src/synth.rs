@@ -161,13 +161,14 @@ fn plan(shape: &Shape, mix: Mix) -> Vec<Planned> {
         spec: TensorSpec::new(name, GgmlType::F32, [len]),
         content: Content::Random { rms: 0.02 },
     };
-    let ones = || vec![1.0; shape.d_model as usize];
+    let ones = |len: u32| vec![1.0; len as usize];
+    let gemma = shape.family == Family::Gemma3;
     let table = if shape.tied { Role::Output } else { Role::Embedding };
     let mut tensors = vec![matrix("token_embd.weight".into(), vocab, d, table)];
     tensors.extend(shape.rope_divisors().map(|v| values("rope_freqs.weight".into(), v)));
     for i in 0..shape.n_layer {
         let name = |part: &str| format!("blk.{i}.{part}");
-        tensors.push(values(name("attn_norm.weight"), ones()));
+        tensors.push(values(name("attn_norm.weight"), ones(shape.d_model)));
         let projections =
             [("attn_q", q, Role::Other), ("attn_k", kv, Role::Other), ("attn_v", kv, Role::AttnV(i))];
         for (part, rows, role) in projections {
@@ -176,13 +177,23 @@ fn plan(shape: &Shape, mix: Mix) -> Vec<Planned> {
                 tensors.push(bias(name(&format!("{part}.bias")), rows));
             }
         }
+        if gemma {
+            tensors.push(values(name("attn_q_norm.weight"), ones(shape.head_dim)));
+            tensors.push(values(name("attn_k_norm.weight"), ones(shape.head_dim)));
+        }
         tensors.push(matrix(name("attn_output.weight"), d, q, Role::Other));
-        tensors.push(values(name("ffn_norm.weight"), ones()));
+        if gemma {
+            tensors.push(values(name("post_attention_norm.weight"), ones(shape.d_model)));
+        }
+        tensors.push(values(name("ffn_norm.weight"), ones(shape.d_model)));
         tensors.push(matrix(name("ffn_gate.weight"), ff, d, Role::Other));
         tensors.push(matrix(name("ffn_up.weight"), ff, d, Role::Other));
         tensors.push(matrix(name("ffn_down.weight"), d, ff, Role::FfnDown(i)));
+        if gemma {
+            tensors.push(values(name("post_ffw_norm.weight"), ones(shape.d_model)));
+        }
     }
-    tensors.push(values("output_norm.weight".into(), ones()));
+    tensors.push(values("output_norm.weight".into(), ones(shape.d_model)));
     if !shape.tied {
         tensors.push(matrix("output.weight".into(), vocab, d, Role::Output));
     }
@@ -214,6 +225,9 @@ fn metadata(shape: &Shape, mix: Mix) -> Metadata {
     ];
     for (key, value) in numbers {
         m.set(&format!("{architecture}.{key}"), value);
+    }
+    if let Some(window) = shape.window {
+        m.set(&format!("{architecture}.attention.sliding_window"), window);
     }
     m.set(&format!("{architecture}.rope.freq_base"), shape.rope_base);
     m.set(&format!("{architecture}.attention.layer_norm_rms_epsilon"), shape.rms_eps);
@@ -251,7 +265,8 @@ mod tests {
             rope_base: 10000.0,
             rms_eps: 1e-5,
             tied,
-            llama3_factor: tied.then_some(8.0),
+            llama3_factor: (tied && family == Family::Llama).then_some(8.0),
+            window: (family == Family::Gemma3).then_some(64),
         }
     }
 
@@ -279,6 +294,10 @@ mod tests {
         assert_eq!(gguf.tensor("output.weight").unwrap().dims(), [256, 1000]);
         assert_eq!(gguf.tensor("blk.1.attn_k.bias").unwrap().dims(), [128]);
         assert!(gguf.tensor("rope_freqs.weight").is_none());
+        let (_, gguf) = written(&tiny(Family::Gemma3, true), Mix::Q4KM, 1);
+        assert_eq!(gguf.tensor("blk.2.attn_k_norm.weight").unwrap().dims(), [64]);
+        assert_eq!(gguf.tensor("blk.2.post_ffw_norm.weight").unwrap().dims(), [256]);
+        assert_eq!(gguf.metadata().u32("gemma3.attention.sliding_window").unwrap(), Some(64));
         let a = gguf.tensor("blk.0.attn_q.weight").unwrap().data();
         assert_ne!(a, gguf.tensor("blk.1.attn_q.weight").unwrap().data());
     }

@@ -15,7 +15,7 @@ use minfer::tokenizer::Tokenizer;
 use minfer::{AnyModel, Options, load_model};
 
 use super::args::{CacheArgs, DeviceArgs, open, parse_positive, parse_source, usage};
-use super::terminal::{note, stderr_is_terminal};
+use super::terminal::{note, stderr_is_terminal, with_load_bar};
 
 /// Measure the speed of a model
 ///
@@ -176,7 +176,8 @@ impl Args {
             },
             pre: None,
         };
-        let mut loaded = load_model(gguf, &options, &mut |_, _| {}).context("cannot load the model")?;
+        let mut loaded = with_load_bar(|progress| load_model(gguf, &options, progress))
+            .context("cannot load the model")?;
         // A file without a vocabulary can be benchmarked too.
         let tokenizer = Tokenizer::from_gguf(gguf.metadata()).ok();
         let bos = tokenizer.and_then(|t| t.bos().filter(|_| t.adds_bos()));

@@ -16,7 +16,7 @@ use super::args::{
     ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_positive,
 };
 use super::interrupt::{stop_on_interrupt, stoppable};
-use super::terminal::{bar, is_interactive, note};
+use super::terminal::{is_interactive, note, with_load_bar};
 use super::{Outcome, chain};
 use command::{COMMANDS, Command};
 use input::Input;
@@ -121,13 +121,7 @@ impl Args {
             load: self.context.load(),
             pre: self.vocabulary.pre.clone(),
         };
-        let bar = bar(0, "loading");
-        let chat = Chat::from_gguf(&gguf, &options, &mut |done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        });
-        bar.finish_and_clear();
-        match chat {
+        match with_load_bar(|progress| Chat::from_gguf(&gguf, &options, progress)) {
             Err(Error::NoChatTemplate) => Err(anyhow!(
                 "{} has no chat template: it continues text, but does not answer. Continue a text with `minfer run --raw \
                  -m {} 'Once upon a time'`, or take a model that was tuned for chat (often named -Instruct or -it)",

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::args::{
     CacheArgs, DeviceArgs, ModelArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage,
 };
-use super::terminal::{bar, print, read_file, stderr_is_terminal};
+use super::terminal::{bar, print, read_file, stderr_is_terminal, with_load_bar};
 
 /// Bytes of logits in one step at most.
 const LOGITS_BYTES: usize = 256 << 20;
@@ -82,7 +82,8 @@ impl Args {
             },
             pre: None,
         };
-        let mut model = load_model(&gguf, &options, &mut |_, _| {}).context("cannot load the model")?.model;
+        let loaded = with_load_bar(|progress| load_model(&gguf, &options, progress));
+        let mut model = loaded.context("cannot load the model")?.model;
         let mut writer = match &self.kl_save {
             Some(path) => Some(LogitsWriter::create(path, &task, model.limits().vocab)?),
             None => None,

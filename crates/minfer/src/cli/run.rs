@@ -17,7 +17,7 @@ use super::args::{
     ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage,
 };
 use super::interrupt::{interrupted, on_interrupt};
-use super::terminal::{bar, note, read_stdin};
+use super::terminal::{note, read_stdin, with_load_bar};
 
 /// Answer a prompt
 ///
@@ -114,13 +114,7 @@ impl Args {
             load: self.context.load(),
             pre: self.vocabulary.pre.clone(),
         };
-        let bar = bar(0, "loading");
-        let llm = Llm::from_gguf(gguf, &options, &mut |done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        });
-        bar.finish_and_clear();
-        llm.context("cannot load the model")
+        with_load_bar(|progress| Llm::from_gguf(gguf, &options, progress)).context("cannot load the model")
     }
 
     fn tokens(&self, llm: &Llm, prompt: &str) -> Result<Vec<u32>> {

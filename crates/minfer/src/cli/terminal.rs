@@ -71,6 +71,17 @@ pub(super) fn bar(total: u64, what: &str) -> ProgressBar {
     bar
 }
 
+/// Runs `load` with a bar that shows the bytes done, and all, that it tells.
+pub(super) fn with_load_bar<T>(load: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
+    let bar = bar(0, "loading");
+    let loaded = load(&mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    loaded
+}
+
 /// Progress of a fetch.
 pub(super) struct FetchBar {
     name: String,

@@ -10,6 +10,8 @@ pub enum Family {
     Llama,
     /// qwen2: biases on q, k and v.
     Qwen2,
+    /// gemma3: norms after stages too and on q and k, sliding layers.
+    Gemma3,
 }
 
 impl Family {
@@ -18,6 +20,7 @@ impl Family {
         match self {
             Family::Llama => "llama",
             Family::Qwen2 => "qwen2",
+            Family::Gemma3 => "gemma3",
         }
     }
 }
@@ -57,6 +60,9 @@ pub struct Shape {
     /// Factor of llama 3's rope scaling (over an original context of 8,192); adds `rope_freqs.weight`.
     #[serde(default)]
     pub llama3_factor: Option<f32>,
+    /// Positions that a sliding layer sees: gemma3 only.
+    #[serde(default)]
+    pub window: Option<u32>,
 }
 
 fn default_eps() -> f32 {
@@ -64,28 +70,31 @@ fn default_eps() -> f32 {
 }
 
 /// One line of the table: name, family, layers, widths (model, ff), heads (q, kv, dim), vocabulary, context,
-/// rope base, eps, tied, llama-3 factor.
-type Row = (&'static str, Family, u32, [u32; 2], [u32; 3], u32, u32, f32, f32, bool, Option<f32>);
+/// rope base, eps, tied, llama-3 factor, window.
+type Row =
+    (&'static str, Family, u32, [u32; 2], [u32; 3], u32, u32, f32, f32, bool, Option<f32>, Option<u32>);
 
 #[rustfmt::skip]
 const KNOWN: &[Row] = &[
-    ("smollm2-135m",   Family::Llama, 30, [576, 1536],   [9, 3, 64],    49152,  8192,   100e3, 1e-5, true,  None),
-    ("smollm2-360m",   Family::Llama, 32, [960, 2560],   [15, 5, 64],   49152,  8192,   100e3, 1e-5, true,  None),
-    ("smollm2-1.7b",   Family::Llama, 24, [2048, 8192],  [32, 32, 64],  49152,  8192,   130e3, 1e-5, true,  None),
-    ("tinyllama-1.1b", Family::Llama, 22, [2048, 5632],  [32, 4, 64],   32000,  2048,   10e3,  1e-5, false, None),
-    ("llama-2-7b",     Family::Llama, 32, [4096, 11008], [32, 32, 128], 32000,  4096,   10e3,  1e-5, false, None),
-    ("llama-3-8b",     Family::Llama, 32, [4096, 14336], [32, 8, 128],  128256, 8192,   500e3, 1e-5, false, None),
-    ("llama-3.1-8b",   Family::Llama, 32, [4096, 14336], [32, 8, 128],  128256, 131072, 500e3, 1e-5, false, Some(8.0)),
-    ("llama-3.1-70b",  Family::Llama, 80, [8192, 28672], [64, 8, 128],  128256, 131072, 500e3, 1e-5, false, Some(8.0)),
-    ("llama-3.2-1b",   Family::Llama, 16, [2048, 8192],  [32, 8, 64],   128256, 131072, 500e3, 1e-5, true,  Some(32.0)),
-    ("llama-3.2-3b",   Family::Llama, 28, [3072, 8192],  [24, 8, 128],  128256, 131072, 500e3, 1e-5, true,  Some(32.0)),
-    ("mistral-7b",     Family::Llama, 32, [4096, 14336], [32, 8, 128],  32768,  32768,  1e6,   1e-5, false, None),
-    ("qwen2.5-0.5b",   Family::Qwen2, 24, [896, 4864],   [14, 2, 64],   151936, 32768,  1e6,   1e-6, true,  None),
-    ("qwen2.5-1.5b",   Family::Qwen2, 28, [1536, 8960],  [12, 2, 128],  151936, 32768,  1e6,   1e-6, true,  None),
-    ("qwen2.5-3b",     Family::Qwen2, 36, [2048, 11008], [16, 2, 128],  151936, 32768,  1e6,   1e-6, true,  None),
-    ("qwen2.5-7b",     Family::Qwen2, 28, [3584, 18944], [28, 4, 128],  152064, 32768,  1e6,   1e-6, false, None),
-    ("qwen2.5-14b",    Family::Qwen2, 48, [5120, 13824], [40, 8, 128],  152064, 32768,  1e6,   1e-6, false, None),
-    ("qwen2.5-32b",    Family::Qwen2, 64, [5120, 27648], [40, 8, 128],  152064, 32768,  1e6,   1e-6, false, None),
+    ("smollm2-135m",   Family::Llama, 30, [576, 1536],   [9, 3, 64],    49152,  8192,   100e3, 1e-5, true,  None, None),
+    ("smollm2-360m",   Family::Llama, 32, [960, 2560],   [15, 5, 64],   49152,  8192,   100e3, 1e-5, true,  None, None),
+    ("smollm2-1.7b",   Family::Llama, 24, [2048, 8192],  [32, 32, 64],  49152,  8192,   130e3, 1e-5, true,  None, None),
+    ("tinyllama-1.1b", Family::Llama, 22, [2048, 5632],  [32, 4, 64],   32000,  2048,   10e3,  1e-5, false, None, None),
+    ("llama-2-7b",     Family::Llama, 32, [4096, 11008], [32, 32, 128], 32000,  4096,   10e3,  1e-5, false, None, None),
+    ("llama-3-8b",     Family::Llama, 32, [4096, 14336], [32, 8, 128],  128256, 8192,   500e3, 1e-5, false, None, None),
+    ("llama-3.1-8b",   Family::Llama, 32, [4096, 14336], [32, 8, 128],  128256, 131072, 500e3, 1e-5, false, Some(8.0), None),
+    ("llama-3.1-70b",  Family::Llama, 80, [8192, 28672], [64, 8, 128],  128256, 131072, 500e3, 1e-5, false, Some(8.0), None),
+    ("llama-3.2-1b",   Family::Llama, 16, [2048, 8192],  [32, 8, 64],   128256, 131072, 500e3, 1e-5, true,  Some(32.0), None),
+    ("llama-3.2-3b",   Family::Llama, 28, [3072, 8192],  [24, 8, 128],  128256, 131072, 500e3, 1e-5, true,  Some(32.0), None),
+    ("mistral-7b",     Family::Llama, 32, [4096, 14336], [32, 8, 128],  32768,  32768,  1e6,   1e-5, false, None, None),
+    ("qwen2.5-0.5b",   Family::Qwen2, 24, [896, 4864],   [14, 2, 64],   151936, 32768,  1e6,   1e-6, true,  None, None),
+    ("qwen2.5-1.5b",   Family::Qwen2, 28, [1536, 8960],  [12, 2, 128],  151936, 32768,  1e6,   1e-6, true,  None, None),
+    ("qwen2.5-3b",     Family::Qwen2, 36, [2048, 11008], [16, 2, 128],  151936, 32768,  1e6,   1e-6, true,  None, None),
+    ("qwen2.5-7b",     Family::Qwen2, 28, [3584, 18944], [28, 4, 128],  152064, 32768,  1e6,   1e-6, false, None, None),
+    ("qwen2.5-14b",    Family::Qwen2, 48, [5120, 13824], [40, 8, 128],  152064, 32768,  1e6,   1e-6, false, None, None),
+    ("qwen2.5-32b",    Family::Qwen2, 64, [5120, 27648], [40, 8, 128],  152064, 32768,  1e6,   1e-6, false, None, None),
+    ("gemma-3-270m",   Family::Gemma3, 18, [640, 2048],  [4, 1, 256],   262144, 32768,  1e6,   1e-6, true,  None, Some(512)),
+    ("gemma-3-1b",     Family::Gemma3, 26, [1152, 6912], [4, 1, 256],   262144, 32768,  1e6,   1e-6, true,  None, Some(512)),
 ];
 
 impl Shape {
@@ -98,7 +107,8 @@ impl Shape {
     pub fn known(name: &str) -> Option<Shape> {
         let &(name, family, n_layer, [d_model, d_ff], [n_head, n_head_kv, head_dim], n_vocab, n_ctx, ..) =
             KNOWN.iter().find(|row| row.0 == name)?;
-        let &(.., rope_base, rms_eps, tied, llama3_factor) = KNOWN.iter().find(|row| row.0 == name)?;
+        let &(.., rope_base, rms_eps, tied, llama3_factor, window) =
+            KNOWN.iter().find(|row| row.0 == name)?;
         Some(Shape {
             name: name.to_owned(),
             family,
@@ -114,6 +124,7 @@ impl Shape {
             rms_eps,
             tied,
             llama3_factor,
+            window,
         })
     }
 
@@ -139,6 +150,15 @@ impl Shape {
         }
         if !self.head_dim.is_multiple_of(2) {
             return Some(format!("head_dim {} is odd", self.head_dim));
+        }
+        match (self.family, self.window) {
+            (Family::Gemma3, None | Some(0)) => {
+                return Some("window is absent or 0: gemma3 has one".to_owned());
+            }
+            (Family::Llama | Family::Qwen2, Some(_)) => {
+                return Some(format!("a window is not for {}", self.family.architecture()));
+            }
+            _ => {}
         }
         None
     }
@@ -182,12 +202,15 @@ mod tests {
             ("qwen2.5-1.5b", 1543.714),
             ("qwen2.5-7b", 7615.617),
             ("tinyllama-1.1b", 1100.048),
+            ("gemma-3-270m", 268.098),
+            ("gemma-3-1b", 999.886),
         ] {
             let s = Shape::known(name).unwrap();
             let (q, kv) = (u64::from(s.n_head * s.head_dim), u64::from(s.n_head_kv * s.head_dim));
             let (d, ff) = (u64::from(s.d_model), u64::from(s.d_ff));
             let bias = if s.family == Family::Qwen2 { q + 2 * kv } else { 0 };
-            let layer = d * (2 * q + 2 * kv) + bias + 3 * d * ff + 2 * d;
+            let norms = if s.family == Family::Gemma3 { 4 * d + 2 * u64::from(s.head_dim) } else { 2 * d };
+            let layer = d * (2 * q + 2 * kv) + bias + 3 * d * ff + norms;
             let tables = if s.tied { 1 } else { 2 };
             let total = u64::from(s.n_layer) * layer + tables * u64::from(s.n_vocab) * d + d;
             assert!((total as f64 / 1e6 - millions).abs() < 0.01, "{name}: {total}");
@@ -209,6 +232,11 @@ mod tests {
         assert!(shape.problem().unwrap().contains("n_head 9"));
         shape.n_head_kv = 0;
         assert!(shape.problem().unwrap().contains("n_head_kv is 0"));
+        for (name, window) in [("gemma-3-270m", None), ("gemma-3-270m", Some(0)), ("llama-3.2-1b", Some(512))]
+        {
+            let shape = Shape { window, ..Shape::known(name).unwrap() };
+            assert!(shape.problem().unwrap().contains("window"), "{name} {window:?}");
+        }
         let json = r#"{"name":"x","family":"llama","n_layer":1,"d_model":64,"d_ff":64,"n_head":1,"n_head_kv":1,
             "head_dim":64,"n_vocab":512,"n_ctx":128,"rope_base":10000}"#;
         let shape: Shape = serde_json::from_str(json).unwrap();
