@@ -64,6 +64,24 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
                  : "r"(shared_address(row)));
 }
 
+// Four of the eight bytes of a and b, one for each of the lower four nibbles of `selector`, which are below 8.
+__device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
+    uint32_t v;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(selector));
+    return v;
+}
+
+// Nibble code of value i of 32 in 16 bytes.
+__device__ __forceinline__ int nibble32(const uint8_t* qs, int i) { return qs[i % 16] >> (i / 16 * 4) & 15; }
+
+// 2^(e − 128), the half of E8M0.
+__device__ __forceinline__ float e8m0_half(uint32_t e) {
+    return __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+}
+
+// A code q in the lowest bits of a half is q · 2^-24, a subnormal number: scales are times 2^24.
+constexpr float QT_CODE = 16777216.0f;
+
 __device__ __forceinline__ uint32_t as_u32(half2 h) { return *reinterpret_cast<uint32_t*>(&h); }
 
 // Sum over a warp: a butterfly, so all lanes have it, and its order is fixed.

@@ -3,8 +3,8 @@
 // A format gives eight consecutive values at a time, as small integers with a scale and an offset (`Codes`) or, for
 // types of single floats, as they are. Two readings of the same codes exist:
 // - `octet_f32`: the reference, the bits of minfer_gguf::quant::dequantize;
-// - `octet_f16`: the f16 profile's for types without QT16, q·s + m in half precision with one rounding, s and m rounded to half once, all
-//   times the tensor's power of two.
+// - `octet_f16`: the f16 profile's for rows without QT16, q·s + m in half precision with one rounding, s and m rounded
+//   to half once, all times the tensor's power of two.
 #pragma once
 #include "common.cuh"
 
@@ -83,6 +83,28 @@ struct Coded {
     }
 };
 
+// For types of blocks of 32 that have QT16 (qt16/groups.cuh): rows that are no whole units of it stay as in the file,
+// and weights have the same bits there. ZERO is added to codes so that none is negative; MOST is no less than any magnitude
+// then, and than 9: a scale times 2^24 must stay a half.
+template <class F>
+struct Tuned : Coded<F> {
+    __device__ static void octet_f16(const uint8_t* block, int i, float scale, half (&v)[8]) {
+        const Codes c = F::codes(block, i);
+        const half s = __float2half_rn(c.s * (scale * QT_CODE));
+        const half offset = F::OFFSET ? __float2half_rn(c.m * scale) : __hmul(s, __ushort_as_half(0x8000 | F::ZERO));
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            v[j] = __hfma(__ushort_as_half(static_cast<unsigned short>(c.q[j] + F::ZERO)), s, offset);
+        }
+    }
+
+    // Of any codes: scales must stay halves even if nothing is multiplied with them.
+    __device__ static float bound(const uint8_t* block, int i) {
+        const Codes c = F::codes(block, i);
+        return fmaxf(fabsf(c.m), F::MOST * fabsf(c.s));
+    }
+};
+
 // For types of single values: F::value(bytes). A "block" is a single value; octets lie at block + i · BYTES.
 template <class F>
 struct Plain {
@@ -122,13 +144,14 @@ struct Plain {
 #include "format/fp4.cuh"
 #include "format/ternary.cuh"
 
-// Every type that a weight can have: struct, and the name as kernels carry it. The one list, in two parts: those whose
-// products are of the file's layout, and those that have another (qt16.cuh).
+// Every type that a weight can have: struct, and the name as kernels carry it. The one list, in two parts: those that
+// have products in the file's layout, and those whose every row is whole units of QT16 (qt16.cuh).
 #define MINFER_FILE_FORMATS(X) \
     X(F32, f32) X(F16, f16) X(BF16, bf16) \
     X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q8_0, q8_0) \
-    X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q5_K, q5_k) \
     X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s) \
-    X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs) \
+    X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) \
     X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(Q1_0, q1_0) X(Q2_0, q2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
-#define MINFER_FORMATS(X) MINFER_FILE_FORMATS(X) X(Q4_K, q4_k) X(Q6_K, q6_k)
+#define MINFER_FORMATS(X) \
+    MINFER_FILE_FORMATS(X) \
+    X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) X(IQ4_XS, iq4_xs)

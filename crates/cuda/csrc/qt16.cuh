@@ -11,8 +11,6 @@ constexpr int QT_ROWS = 16;
 constexpr int QT_K = 256;
 // Halves of a unit's group sums behind a row of a product's input, see `sum_place`.
 constexpr int QT_SUMS = 16;
-// A code q in the lowest bits of a half is q · 2^-24, a subnormal number: scales are times 2^24.
-constexpr float QT_CODE = 16777216.0f;
 
 // Row in the unit and k in the k16 step of nibble n of a word of lane l.
 __device__ __forceinline__ int qt_row(int lane, int n) { return lane / 4 + n % 2 * 8; }
@@ -52,11 +50,28 @@ __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
 
 // What a lane holds of a unit; each type says where.
 struct QtRaw {
-    uint4 q[4];  // [slab]
+    uint4 q[8];
     uint4 more[2];
     uint4 rest;
 };
 
+// For packing: four bytes of the file; the halves at `at` of two rows, either of which may be missing.
+__device__ __forceinline__ uint32_t word_at(const uint8_t* b) {
+    return b[0] | b[1] << 8 | b[2] << 16 | static_cast<uint32_t>(b[3]) << 24;
+}
+__device__ __forceinline__ uint32_t half_pair(const uint8_t* low, const uint8_t* high, int at) {
+    const uint32_t v = low ? low[at] | low[at + 1] << 8 : 0;
+    return high ? v | (static_cast<uint32_t>(high[at]) | static_cast<uint32_t>(high[at + 1]) << 8) << 16 : v;
+}
+
+#include "qt16/planes.cuh"
+#include "qt16/groups.cuh"
+#include "qt16/q4_0.cuh"
+#include "qt16/q5_0.cuh"
+#include "qt16/q8_0.cuh"
+#include "qt16/levels.cuh"
+#include "qt16/q2_k.cuh"
+#include "qt16/q3_k.cuh"
 #include "qt16/q4_k.cuh"
 #include "qt16/q6_k.cuh"
 
@@ -96,4 +111,7 @@ __device__ __forceinline__ void multiply_unit(float (&acc)[NT][4], const QtRaw& 
     }
 }
 
-#define MINFER_QT16(X) X(Qt4K, q4_k) X(Qt6K, q6_k)
+// The types with QT16, in the order of QT16_TYPES on the host.
+#define MINFER_QT16(X) \
+    X(Qt4K, q4_k) X(Qt6K, q6_k) X(Qt8_0, q8_0) X(Qt5K, q5_k) X(Qt4_0, q4_0) X(Qt4_1, q4_1) X(Qt5_0, q5_0) \
+    X(Qt5_1, q5_1) X(QtIQ4NL, iq4_nl) X(QtIQ4XS, iq4_xs) X(QtMXFP4, mxfp4) X(Qt2K, q2_k) X(Qt3K, q3_k)

@@ -47,7 +47,21 @@ pub const KERNEL_TYPES: &[(GgmlType, &str)] = &[
 ];
 
 /// Types with tuned kernels: bytes of a unit of 16 rows × 256 columns of QT16, `MINFER_QT16` of `csrc/qt16.cuh`.
-pub(crate) const QT16_TYPES: &[(GgmlType, usize)] = &[(GgmlType::Q4_K, 2304), (GgmlType::Q6_K, 3360)];
+pub(crate) const QT16_TYPES: &[(GgmlType, usize)] = &[
+    (GgmlType::Q4_K, 2304),
+    (GgmlType::Q6_K, 3360),
+    (GgmlType::Q8_0, 4352),
+    (GgmlType::Q5_K, 2816),
+    (GgmlType::Q4_0, 2304),
+    (GgmlType::Q4_1, 2560),
+    (GgmlType::Q5_0, 2816),
+    (GgmlType::Q5_1, 3072),
+    (GgmlType::IQ4_NL, 2304),
+    (GgmlType::IQ4_XS, 2176),
+    (GgmlType::MXFP4, 2176),
+    (GgmlType::Q2_K, 1344),
+    (GgmlType::Q3_K, 1760),
+];
 
 /// Whether a build for `archs` runs on a GPU: machine code of the same major version and no later minor one, code with
 /// `a` only on exactly its own, intermediate code on everything from 8.0 on.

@@ -49,7 +49,8 @@ pub(crate) const UNIT_COLS: usize = 256;
 pub(crate) const UNIT_SUMS: usize = 16;
 /// Warps of a block of its kernels, each with a segment of K.
 pub(crate) const QT16_WARPS: usize = 8;
-/// Codes are read as q · 2^-24, so scales are times 2^24 and must stay halves: weights go to [2^-6, 2^-5).
+/// Codes of types with QT16 are read as q · 2^-24, so scales are times 2^24 and must stay halves: weights go to
+/// [2^-6, 2^-5).
 const QT16_SCALE: f32 = 1.0 / 8192.0;
 
 /// A matrix, and the kernels for its type and layout.
@@ -63,7 +64,7 @@ pub(crate) struct Matrix {
     row_bytes: usize,
     /// The power of two that weights are multiplied with before they are rounded to half precision.
     scale: f32,
-    /// Products with few and with many tokens; none in the file's layout for types that have QT16.
+    /// Products with few and with many tokens; none in the file's layout for types whose every row is in QT16.
     products: Option<[Kernel; 2]>,
     embed: Kernel,
 }
@@ -95,6 +96,7 @@ impl Matrix {
         let data = lane.gpu.alloc::<u8>(bytes.len(), "weights")?;
         lane.gpu.upload(bytes, &data)?;
         let row_bytes = weight.row_bytes();
+        let has_qt16 = QT16_TYPES.iter().any(|(ty, _)| *ty == weight.ty);
         let bound = kernels.get("weights", &format!("bound_{name}"))?;
         let most = lane.gpu.alloc::<u32>(1, "weights")?;
         let args = BoundArgs {
@@ -116,8 +118,8 @@ impl Matrix {
             rows,
             cols,
             row_bytes,
-            scale: weight_scale(f32::from_bits(bits[0])),
-            products: match QT16_TYPES.iter().any(|(ty, _)| *ty == weight.ty) {
+            scale: weight_scale(f32::from_bits(bits[0])) * if has_qt16 { QT16_SCALE } else { 1.0 },
+            products: match has_qt16 && weight.ty.block_len() == UNIT_COLS {
                 true => None,
                 false => Some(products(kernels, "file", name)?),
             },
@@ -125,9 +127,12 @@ impl Matrix {
         })
     }
 
-    /// The same matrix in QT16, for products, if its type has tuned kernels.
+    /// The same matrix in QT16, for products, if its type has tuned kernels and its rows are whole units.
     pub(crate) fn tuned(&self, lane: Lane<'_>, kernels: &Kernels) -> Result<Option<Matrix>, DeviceError> {
         let Some((_, unit_bytes)) = QT16_TYPES.iter().find(|(ty, _)| *ty == self.ty) else { return Ok(None) };
+        if !self.cols.is_multiple_of(UNIT_COLS) {
+            return Ok(None);
+        }
         let (name, units) = (self.type_name, self.rows.div_ceil(ROW_TILE) * (self.cols / UNIT_COLS));
         let data = lane.gpu.alloc::<u8>(units * unit_bytes, "weights")?;
         let args = RepackArgs {
@@ -138,14 +143,13 @@ impl Matrix {
             cols: self.cols as i32,
         };
         let kernel = kernels.get("matmul_qt16", &format!("repack_{name}"))?;
-        // SAFETY: rows of whole blocks of 256 values, as every type with QT16 has; the target holds all units.
+        // SAFETY: rows of whole units of 256 values, as checked; the target holds all units.
         unsafe { lane.enqueue(kernel, Shape::new([units, 1, 1], 256), &args)? };
         // The original may be dropped when this returns.
         lane.gpu.synchronize()?;
         Ok(Some(Matrix {
             data,
             layout: Layout::Qt16,
-            scale: self.scale * QT16_SCALE,
             products: Some(products(kernels, "qt16", name)?),
             ..*self
         }))
@@ -267,13 +271,14 @@ fn products(kernels: &Kernels, layout: &str, name: &str) -> Result<[Kernel; 2], 
 }
 
 /// The power of two that brings weights of magnitude up to `most` into [128, 256): sums stay far from the end of
-/// half precision's range, and small weights far from its beginning.
+/// half precision's range, and small weights far from its beginning. Neither it nor what it is multiplied with leaves
+/// single precision's range.
 fn weight_scale(most: f32) -> f32 {
     if !most.is_finite() || most < f32::MIN_POSITIVE {
         return 1.0;
     }
     let exponent = (most.to_bits() >> 23) as i32 - 127;
-    f32::from_bits((((7 - exponent).clamp(-126, 126) + 127) << 23) as u32)
+    f32::from_bits((((7 - exponent).clamp(-113, 113) + 127) << 23) as u32)
 }
 
 #[cfg(test)]

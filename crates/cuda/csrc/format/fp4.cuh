@@ -1,11 +1,6 @@
 // MXFP4, NVFP4: 4-bit floats, doubled to integers, under half of a power of two or of an 8-bit float.
 #pragma once
 
-// 2^(e − 128), the half of E8M0.
-__device__ __forceinline__ float e8m0_half(uint32_t e) {
-    return __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
-}
-
 // Half of UE4M3: bias 7, no sign, 0x7f is 0.
 __device__ __forceinline__ float ue4m3_half(uint32_t x) {
     uint32_t exponent = x >> 3 & 15;
@@ -16,8 +11,8 @@ __device__ __forceinline__ float ue4m3_half(uint32_t x) {
 }
 
 // Bytes: e, 16 of codes as in Q4_0.
-struct MXFP4 : Coded<MXFP4> {
-    static constexpr int VALUES = 32, BYTES = 17;
+struct MXFP4 : Tuned<MXFP4> {
+    static constexpr int VALUES = 32, BYTES = 17, ZERO = 128, MOST = 12;
     static constexpr bool OFFSET = false;
     __device__ static Codes codes(const uint8_t* b, int i) {
         Codes c;

@@ -7,8 +7,8 @@ __device__ __forceinline__ void iq4_levels(int (&q)[8], const uint8_t* qs, int i
 }
 
 // Bytes: d, 16 of codes as in Q4_0.
-struct IQ4_NL : Coded<IQ4_NL> {
-    static constexpr int VALUES = 32, BYTES = 18;
+struct IQ4_NL : Tuned<IQ4_NL> {
+    static constexpr int VALUES = 32, BYTES = 18, ZERO = 128, MOST = 128;
     static constexpr bool OFFSET = false;
     __device__ static Codes codes(const uint8_t* b, int i) {
         Codes c;
@@ -32,4 +32,6 @@ struct IQ4_XS : Coded<IQ4_XS> {
         iq4_levels(c.q, b + 8 + 16 * g, i % 32);
         return c;
     }
+    // Of any codes, as for Q4_K.
+    __device__ static float bound(const uint8_t* b, int i) { return 128.0f * fabsf(codes(b, i).s); }
 };

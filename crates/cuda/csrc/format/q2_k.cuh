@@ -18,4 +18,9 @@ struct Q2_K : Coded<Q2_K> {
         for (int j = 0; j < 8; ++j) c.q[j] = two_bits256(b + 16, i + j);
         return c;
     }
+    // Of any codes, as for Q4_K; scales of few codes are large.
+    __device__ static float bound(const uint8_t* b, int i) {
+        const Codes c = codes(b, i);
+        return fmaxf(fabsf(c.m), 16.0f * fabsf(c.s));
+    }
 };

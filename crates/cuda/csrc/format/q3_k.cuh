@@ -19,4 +19,6 @@ struct Q3_K : Coded<Q3_K> {
         }
         return c;
     }
+    // Of any codes, as for Q2_K.
+    __device__ static float bound(const uint8_t* b, int i) { return 16.0f * fabsf(codes(b, i).s); }
 };

@@ -1,8 +1,8 @@
 // Q4_1: 32 values d · q + m, nibbles as in Q4_0.
 #pragma once
 
-struct Q4_1 : Coded<Q4_1> {
-    static constexpr int VALUES = 32, BYTES = 20;
+struct Q4_1 : Tuned<Q4_1> {
+    static constexpr int VALUES = 32, BYTES = 20, ZERO = 0, MOST = 15;
     static constexpr bool OFFSET = true;
     __device__ static Codes codes(const uint8_t* b, int i) {
         Codes c;

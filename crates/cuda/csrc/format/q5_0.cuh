@@ -1,8 +1,8 @@
 // Q5_0: 32 values d · (q − 16); bit i of a word is the fifth bit of value i.
 #pragma once
 
-struct Q5_0 : Coded<Q5_0> {
-    static constexpr int VALUES = 32, BYTES = 22;
+struct Q5_0 : Tuned<Q5_0> {
+    static constexpr int VALUES = 32, BYTES = 22, ZERO = 16, MOST = 16;
     static constexpr bool OFFSET = false;
     __device__ static Codes codes(const uint8_t* b, int i) {
         Codes c;

@@ -1,8 +1,8 @@
 // Q5_1: 32 values d · q + m, codes as in Q5_0.
 #pragma once
 
-struct Q5_1 : Coded<Q5_1> {
-    static constexpr int VALUES = 32, BYTES = 24;
+struct Q5_1 : Tuned<Q5_1> {
+    static constexpr int VALUES = 32, BYTES = 24, ZERO = 0, MOST = 31;
     static constexpr bool OFFSET = true;
     __device__ static Codes codes(const uint8_t* b, int i) {
         Codes c;

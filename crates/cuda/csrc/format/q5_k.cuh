@@ -17,4 +17,9 @@ struct Q5_K : Coded<Q5_K> {
         }
         return c;
     }
+    // Of any codes, as for Q4_K.
+    __device__ static float bound(const uint8_t* b, int i) {
+        const Codes c = codes(b, i);
+        return fmaxf(fabsf(c.m), 31.0f * fabsf(c.s));
+    }
 };

@@ -1,8 +1,8 @@
 // Q8_0: 32 values d · q.
 #pragma once
 
-struct Q8_0 : Coded<Q8_0> {
-    static constexpr int VALUES = 32, BYTES = 34;
+struct Q8_0 : Tuned<Q8_0> {
+    static constexpr int VALUES = 32, BYTES = 34, ZERO = 128, MOST = 128;
     static constexpr bool OFFSET = false;
     __device__ static Codes codes(const uint8_t* b, int i) {
         Codes c;

@@ -1,32 +1,23 @@
-// Q4_K in QT16: 4 slabs of 512 B, then 16 × {d, dmin, 12 B of scales and minima} as in the file.
+// Q4_K and Q5_K in QT16: 2,048 B of nibbles, Q5_K's 512 B of fifth bits, then 16 × {d, dmin, 12 B of scales and minima} as
+// in the file.
 #pragma once
 
-struct Qt4K {
-    static constexpr int BYTES = 2304, FILE_BYTES = 144, META = 2048;
+// T has its Plane, the bytes FILE_BYTES of a block, and code(b, k), its value k.
+template <class T>
+struct QtK {
+    using Plane = typename T::Plane;
+    static constexpr int META = Plane::BYTES, BYTES = META + 256, FILE_BYTES = T::FILE_BYTES;
 
     // Word w of a unit, from the blocks of its 16 rows (null beyond the matrix).
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
-        uint32_t v = 0;
-        if (w < META / 4) {
-            const int slab = w / 128, lane = w % 128 / 4, step = w % 4;
-            for (int n = 0; n < 8; ++n) {
-                const uint8_t* b = rows[qt_row(lane, n)];
-                const int k = slab * 64 + step * 16 + qt_k(lane, n);
-                const uint32_t q = b ? b[16 + k / 64 * 32 + k % 32] >> (k % 64 / 32 * 4) & 15 : 0;
-                v |= q << (4 * n);
-            }
-            return v;
-        }
-        const int at = (w - META / 4) * 4;
-        const uint8_t* b = rows[at / 16];
-        for (int j = 0; b && j < 4; ++j) v |= static_cast<uint32_t>(b[at % 16 + j]) << (8 * j);
-        return v;
+        if (w < META / 4) return Plane::pack([&](int r, int k) { return rows[r] ? T::code(rows[r], k) : 0; }, w);
+        const int at = w - META / 4;
+        return rows[at / 4] ? word_at(rows[at / 4] + at % 4 * 4) : 0;
     }
 
     template <class Read>
     __device__ static void load(QtRaw& r, const uint8_t* unit, int lane) {
-#pragma unroll
-        for (int s = 0; s < 4; ++s) r.q[s] = Read::b16(unit + s * 512 + lane * 16);
+        Plane::template load<Read>(r, unit, lane);
         // d, dmin and the packed scales of rows g and g + 8.
         r.more[0] = Read::b16(unit + META + lane / 4 * 16);
         r.more[1] = Read::b16(unit + META + (lane / 4 + 8) * 16);
@@ -79,14 +70,10 @@ struct Qt4K {
     }
 
     __device__ static void fragment(uint32_t (&a)[4], const QtRaw& r, const Slab& scales, int slab, int step) {
-        const half2 s0 = __low2half2(scales.s[step / 2]), s1 = __high2half2(scales.s[step / 2]);
-        uint32_t w = word_of(r.q[slab], step);
+        const half2 s[2] = {__low2half2(scales.s[step / 2]), __high2half2(scales.s[step / 2])};
+        Plane::codes(a, r, slab, step);
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            a[2 * h] = as_u32(__hmul2(as_half2(w & 0x000f000f), s0));
-            a[2 * h + 1] = as_u32(__hmul2(as_half2(w & 0x00f000f0), s1));
-            w >>= 8;
-        }
+        for (int i = 0; i < 4; ++i) a[i] = as_u32(__hmul2(as_half2(a[i]), s[i % 2]));
     }
 
     // The step of the minima: k 0…7 are the groups, k 8…15 the same again, for the rest of their sums.
@@ -95,3 +82,24 @@ struct Qt4K {
         a[1] = a[3] = all.m[1];
     }
 };
+
+// Nibble of value k of 256: 32 bytes per pair of groups.
+__device__ __forceinline__ uint32_t nibble256(const uint8_t* qs, int k) {
+    return qs[k / 64 * 32 + k % 32] >> (k % 64 / 32 * 4) & 15;
+}
+
+struct OfQ4_K {
+    using Plane = NibblePlane;
+    static constexpr int FILE_BYTES = 144;
+    __device__ static uint32_t code(const uint8_t* b, int k) { return nibble256(b + 16, k); }
+};
+using Qt4K = QtK<OfQ4_K>;
+
+struct OfQ5_K {
+    using Plane = FiveBitPlane;
+    static constexpr int FILE_BYTES = 176;
+    __device__ static uint32_t code(const uint8_t* b, int k) {
+        return nibble256(b + 48, k) | (b[16 + k % 32] >> k / 32 & 1) << 4;
+    }
+};
+using Qt5K = QtK<OfQ5_K>;

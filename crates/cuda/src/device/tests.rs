@@ -109,7 +109,8 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
             let matrix = device.matrix(&weight).expect("a matrix");
             // What products of the type run on.
             let tuned = matrix.tuned(device.lane(), &device.kernels).expect("memory");
-            assert_eq!(tuned.is_some(), crate::kernels::QT16_TYPES.iter().any(|(t, _)| t == ty));
+            let has_qt16 = crate::kernels::QT16_TYPES.iter().any(|(t, _)| t == ty);
+            assert_eq!(tuned.is_some(), has_qt16 && cols % 256 == 0);
             let matrix = match tuned {
                 Some(tuned) if tuned.layout() == Layout::Qt16 => tuned,
                 _ => matrix,
@@ -139,6 +140,31 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
         }
         println!("{name:8} {worst:.1e} of {PRODUCT_GATE:.1e}");
         assert!(worst < PRODUCT_GATE, "{name}: {worst:.1e}");
+    }
+}
+
+/// A matrix has the bits of QT16 in the file's layout too, where rows that are no whole units stay.
+#[test]
+fn products_have_the_same_bits_in_both_layouts() {
+    let Some(mut device) = device() else { return };
+    device.reserve(&reserve(9, 2304, SMALL_HEADS, 1)).expect("memory");
+    let both = crate::kernels::QT16_TYPES.iter().filter(|(ty, _)| ty.block_len() < 256);
+    for (ty, _) in both {
+        for (rows, cols) in [(16, 256), (50, 2304)] {
+            let (weight, _) = random_weight(*ty, rows, cols);
+            let file = device.matrix(&weight).expect("a matrix");
+            let tuned = file.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
+            assert_eq!((file.layout(), tuned.layout()), (Layout::File, Layout::Qt16));
+            let x = Numbers(cols as u64).heavy(9 * cols, 1.0);
+            for tokens in [0..1, 0..9] {
+                let bits = |matrix| -> Vec<u32> {
+                    product(&device, matrix, &x, tokens.clone()).into_iter().map(f32::to_bits).collect()
+                };
+                let (file, tuned) = (bits(&file), bits(&tuned));
+                let first = file.iter().zip(&tuned).position(|(f, t)| f != t);
+                assert_eq!(first, None, "{ty} {rows}×{cols}, {tokens:?}");
+            }
+        }
     }
 }
 
