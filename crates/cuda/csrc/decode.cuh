@@ -150,29 +150,33 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
         float acc[1][4] = {};
         const bool second = gated && (turns == 1 ? slot % 2 : round % 2);
         const float w_scale = second ? a.m[1].w_scale : m.w_scale;
+        // The choice among the types is made once for a round, not for each unit.
+        auto multiply = [&](auto unit) {
+            using Unit = decltype(unit);
 #pragma unroll 1
-        for (int u = 0; u < len; ++u) {
-            const half* at = x + (first - part + u) * QT_K + t * 16;
-            const half* sums = x + part_len * QT_K + (first - part + u) * QT_SUMS + t * 4;
-            // All eight columns are the token: what the others add up is not looked at.
-            auto x_of = [&](int, int slab, uint4& low, uint4& high) {
-                low = *reinterpret_cast<const uint4*>(at + slab * 64);
-                high = *reinterpret_cast<const uint4*>(at + slab * 64 + 8);
-            };
-            auto sums_of = [&](int) { return *reinterpret_cast<const uint2*>(sums); };
-            const uint8_t* here = ring + place * m.unit_bytes;
-            if (++place == DEPTH) place = 0;
-            copy_wait<DEPTH - 1>();
-            __syncwarp();
-            int type = m.type;
+            for (int u = 0; u < len; ++u) {
+                const half* at = x + (first - part + u) * QT_K + t * 16;
+                const half* sums = x + part_len * QT_K + (first - part + u) * QT_SUMS + t * 4;
+                // All eight columns are the token: what the others add up is not looked at.
+                auto x_of = [&](int, int slab, uint4& low, uint4& high) {
+                    low = *reinterpret_cast<const uint4*>(at + slab * 64);
+                    high = *reinterpret_cast<const uint4*>(at + slab * 64 + 8);
+                };
+                auto sums_of = [&](int) { return *reinterpret_cast<const uint2*>(sums); };
+                const uint8_t* here = ring + place * m.unit_bytes;
+                if (++place == DEPTH) place = 0;
+                copy_wait<DEPTH - 1>();
+                __syncwarp();
+                QtRaw raw;
+                Unit::template load<FromShared>(raw, here, lane);
+                __syncwarp();
+                load();
+                multiply_unit<Unit, 1>(acc, raw, lane, w_scale, x_of, sums_of);
+            }
+        };
+        switch (static_cast<QtType>(m.type)) {
 #define CASE(Unit, name) \
-    if (type-- == 0) { \
-        QtRaw raw; \
-        Unit::load<FromShared>(raw, here, lane); \
-        __syncwarp(); \
-        load(); \
-        multiply_unit<Unit, 1>(acc, raw, lane, w_scale, x_of, sums_of); \
-    }
+    case QtType::name: multiply(Unit()); break;
             MINFER_QT16(CASE)
 #undef CASE
         }

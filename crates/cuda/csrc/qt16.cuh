@@ -115,3 +115,8 @@ __device__ __forceinline__ void multiply_unit(float (&acc)[NT][4], const QtRaw& 
 #define MINFER_QT16(X) \
     X(Qt4K, q4_k) X(Qt6K, q6_k) X(Qt8_0, q8_0) X(Qt5K, q5_k) X(Qt4_0, q4_0) X(Qt4_1, q4_1) X(Qt5_0, q5_0) \
     X(Qt5_1, q5_1) X(QtIQ4NL, iq4_nl) X(QtIQ4XS, iq4_xs) X(QtMXFP4, mxfp4) X(Qt2K, q2_k) X(Qt3K, q3_k)
+
+// A type's place in the list.
+#define QT_NUMBER(Unit, name) name,
+enum class QtType : int { MINFER_QT16(QT_NUMBER) };
+#undef QT_NUMBER

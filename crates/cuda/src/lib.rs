@@ -10,9 +10,11 @@
 //! # Numerics: the `f16` profile
 //!
 //! - Weights become half precision by one formula per type: `q·s + m` with one rounding, `s` and `m` rounded to half
-//!   once, everything times a power of two per tensor that keeps it in range. Q4_K keeps its minima apart: the weight is
-//!   `q·s` rounded once, and a step of its own per 256 columns adds `Σ m·Σx` over the groups of 32, each sum of the input
-//!   as a half and the half of what that lost. Q6_K is `q·s − 32·s` with one rounding.
+//!   once, everything times a power of two per tensor that keeps it in range. Codes with a zero `z` are `q·s − z·s`,
+//!   `z·s` rounded to half (exact but for the smallest), with one rounding. Q4_K and Q5_K keep
+//!   their minima apart: the weight is `q·s` rounded once, and a step of its own per 256 columns adds `Σ m·Σx` over the
+//!   groups of 32, each sum of the input as a half and the half of what that lost. Types of blocks of 32 have tuned
+//!   kernels for rows of a multiple of 256 columns and others for the rest, with the same formula and bits.
 //! - The input of a product is half precision under a power of two per token.
 //! - A product is a chain of `m16n8k16` tensor-core steps per segment of K ([`k_segments`]), in single precision;
 //!   segments are added in ascending order.
