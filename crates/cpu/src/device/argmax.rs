@@ -19,21 +19,27 @@ impl Best {
         Best { nan, ..if first { self } else { other } }
     }
 
-    /// The best of `logits`, of the tokens from `first` on. Sixteen maxima side by side, for vectors.
-    pub(super) fn of(logits: &[f32], first: usize) -> Best {
+    /// Adds `logits`, of the tokens from `first` on. Sixteen maxima side by side, for vectors; who has the largest is looked
+    /// for only if it is better than what was there.
+    pub(super) fn add(&mut self, logits: &[f32], first: usize) {
         let mut lanes = [f32::NEG_INFINITY; 16];
-        let mut nans = [false; 16];
+        let mut nans = [0u32; 16];
         let (chunks, rest) = logits.as_chunks::<16>();
         for chunk in chunks {
             for i in 0..16 {
                 lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
-                nans[i] |= chunk[i].is_nan();
+                nans[i] |= u32::from(chunk[i].is_nan());
             }
         }
+        self.nan |= nans != [0; 16] || rest.iter().any(|l| l.is_nan());
         let value = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-        let nan = nans.contains(&true) || rest.iter().any(|l| l.is_nan());
-        let id = first + logits.iter().position(|l| *l == value).unwrap_or(0);
-        Best { value, id, nan }
+        if value > self.value || value == self.value && first < self.id {
+            let before =
+                chunks.iter().take_while(|chunk| !chunk.iter().fold(false, |any, l| any | (*l == value)));
+            let start = 16 * before.count();
+            let at = start + logits[start..].iter().position(|l| *l == value).unwrap_or(0);
+            (self.value, self.id) = (value, first + at);
+        }
     }
 
     /// The token, unless a logit is NaN or none is above −∞.
@@ -47,6 +53,12 @@ impl Best {
 mod tests {
     use super::Best;
 
+    fn of(logits: &[f32], first: usize) -> Best {
+        let mut best = Best::NONE;
+        best.add(logits, first);
+        best
+    }
+
     #[test]
     fn the_lowest_of_equals_and_nothing_of_nan() {
         let mut logits = vec![-3.5f32; 70];
@@ -54,18 +66,21 @@ mod tests {
             logits[id] = 2.0;
         }
         // Parts in any order.
-        let part = |range: std::ops::Range<usize>| Best::of(&logits[range.clone()], range.start);
+        let ranges = [0..20, 20..42, 42..70];
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
-            let parts = order.map(|i| part([0..20, 20..42, 42..70][i].clone()));
+            let mut one = Best::NONE;
+            order.iter().for_each(|i| one.add(&logits[ranges[*i].clone()], ranges[*i].start));
+            assert_eq!(one.token(), Some(17));
+            let parts = order.map(|i| of(&logits[ranges[i].clone()], ranges[i].start));
             assert_eq!(parts.into_iter().fold(Best::NONE, Best::or).token(), Some(17));
         }
-        assert_eq!(Best::of(&[-0.0, 0.0], 0).token(), Some(0));
-        assert_eq!(Best::of(&[f32::NEG_INFINITY; 40], 0).token(), None);
-        assert_eq!(Best::of(&[f32::NEG_INFINITY, f32::MIN], 5).token(), Some(6));
+        assert_eq!(of(&[-0.0, 0.0], 0).token(), Some(0));
+        assert_eq!(of(&[f32::NEG_INFINITY; 40], 0).token(), None);
+        assert_eq!(of(&[f32::NEG_INFINITY, f32::MIN], 5).token(), Some(6));
         for at in [0, 33, 69] {
             let mut logits = logits.clone();
             logits[at] = f32::NAN;
-            assert_eq!(Best::of(&logits, 0).or(Best::of(&[9.0], 70)).token(), None, "{at}");
+            assert_eq!(of(&logits, 0).or(of(&[9.0], 70)).token(), None, "{at}");
         }
     }
 }

@@ -260,7 +260,7 @@ impl CpuDevice {
                     if let Some(best) = best.borrow_mut().get_mut(slot) {
                         // The last panel is padded.
                         let real = row.len().min(matrix.rows - columns.start);
-                        *best = best.or(Best::of(&row[..real], columns.start));
+                        best.add(&row[..real], columns.start);
                     }
                 }
             });
