@@ -57,7 +57,7 @@ const EACH: &[&str] = &[
 ];
 
 /// Runs nothing of the processor's own: a tile unit in software.
-const SKIPPED: &str = "matrix::tests::products_of_a_tile_unit";
+const SKIPPED: &str = "products_of_a_tile_unit";
 
 /// Those that take longest come first.
 const PROCESSORS: &[Processor] = &[

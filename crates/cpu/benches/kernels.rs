@@ -9,9 +9,9 @@
 #![allow(clippy::print_stdout)] // the report
 
 use clap::Parser;
-use minfer_cpu::Isa;
 use minfer_cpu::pool::Pool;
 use minfer_cpu::probe::{self, PeakRates, Product, ProductSpec};
+use minfer_cpu::{Isa, Numerics};
 use minfer_gguf::GgmlType;
 use serde_json::{Value, json};
 
@@ -20,6 +20,9 @@ struct Args {
     /// Levels, by comma [default: all of this machine]
     #[arg(long, value_delimiter = ',')]
     isa: Vec<Isa>,
+    /// Numerics profile
+    #[arg(long, default_value_t)]
+    numerics: Numerics,
     /// Weight types, by comma [default: all that have a kernel of their own]
     #[arg(long = "type", value_delimiter = ',')]
     types: Vec<String>,
@@ -68,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .iter()
         .copied()
         .filter(|ty| match args.types.as_slice() {
-            [] => minfer_cpu::kernels(Isa::Scalar).any(|k| k.ty == *ty && k.op == "matmul"),
+            [] => minfer_cpu::kernels(Isa::Scalar, Numerics::Exact).any(|k| k.ty == *ty && k.op == "matmul"),
             asked => asked.iter().any(|name| name.eq_ignore_ascii_case(ty.name())),
         })
         .collect();
@@ -112,7 +115,7 @@ fn measure(
                 _ if isa == Isa::Scalar => 64,
                 _ => 1024,
             };
-            let spec = ProductSpec { isa, ty, rows, cols: args.cols, tokens };
+            let spec = ProductSpec { isa, numerics: args.numerics, ty, rows, cols: args.cols, tokens };
             products.push((spec, Product::new(spec, pool)?, Vec::new()));
         }
         for round in 0..=args.rounds {

@@ -19,6 +19,8 @@ mod vnni;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) use amx::Unit as AmxUnit;
+#[cfg(all(target_arch = "x86_64", test))]
+pub(crate) use vnni::Vnni;
 
 use crate::detect::Isa;
 use crate::kernel::attention::SegmentJob;
@@ -27,12 +29,24 @@ use crate::kernel::matmul::{Layout, MatMulFn};
 use crate::kernel::vector::{Act, NormJob, QuantizeJob};
 use minfer_ops::KvType;
 
+/// The faster forms of a level.
+pub(crate) struct WideKernels {
+    /// By [`crate::matrix::FORMATS`]; their input is [`ActKind::Q16x256`](crate::matrix::ActKind).
+    pub(crate) matmul: &'static [Option<MatMulFn>],
+    /// Tokens from which they are used.
+    pub(crate) from: usize,
+    /// Makes their input.
+    pub(crate) quantize: unsafe fn(&QuantizeJob),
+}
+
 /// Kernels of one instruction set. Every function requires the CPU to have it, and what its kernel documents.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernels {
     pub(crate) isa: Isa,
     /// By [`crate::matrix::FORMATS`].
     pub(crate) matmul: &'static [MatMulFn],
+    /// The faster forms of [`Numerics::Fast`](crate::Numerics), if there are any.
+    pub(crate) wide: Option<&'static WideKernels>,
     /// Tokens from which quantized activations are to lie in [`Layout::Tiles`].
     pub(crate) tiles_from: usize,
     pub(crate) norm: unsafe fn(&NormJob),
@@ -154,6 +168,7 @@ macro_rules! entry_points {
                 isa: <$simd as Simd>::ISA,
                 matmul: with_formats!(matmul_table),
                 tiles_from: usize::MAX,
+                wide: None,
                 norm, quantize32, quantize256, interleave, gated, soft_cap, merge, finish,
                 peak: Peak {
                     dot: peak_dot, dot_round: peak::dot_round::<$simd>(),

@@ -5,6 +5,7 @@ mod attention;
 mod stages;
 mod state;
 
+use crate::Numerics;
 use crate::arch::{self, Kernels};
 use crate::cores::Cores;
 use crate::detect::{Host, Isa};
@@ -37,6 +38,8 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Whether to pack weights.
     pub repack: Repack,
+    /// Numerics profile.
+    pub numerics: Numerics,
 }
 
 /// A CPU that runs a decoder.
@@ -44,6 +47,7 @@ pub struct CpuDevice {
     kernels: &'static Kernels,
     pool: Pool,
     repack: Repack,
+    numerics: Numerics,
     /// Every distinct rope of the loaded stages.
     ropes: Vec<Rope>,
     state: Option<State>,
@@ -213,9 +217,15 @@ impl CpuDevice {
     /// Starts the worker threads.
     ///
     /// # Errors
-    /// The machine lacks the asked instruction set, or refuses threads.
+    /// The machine lacks the asked instruction set, the level has nothing faster to offer, or the system refuses threads.
     pub fn new(options: &CpuOptions) -> Result<CpuDevice, DeviceError> {
         let isa = choose(options.isa, &Host::levels())?;
+        if options.numerics == Numerics::Fast && arch::kernels(isa).wide.is_none() {
+            let what = format!(
+                "numerics fast: {isa} has no faster forms, only amx does; the profile is exact there"
+            );
+            return Err(DeviceError::Fault(what));
+        }
         let threads = options.threads.unwrap_or_else(|| Cores::detect().threads());
         let most = 4 * std::thread::available_parallelism().map_or(1, |n| n.get());
         if threads > most.max(8) {
@@ -228,6 +238,7 @@ impl CpuDevice {
             kernels: arch::kernels(isa),
             pool,
             repack: options.repack,
+            numerics: options.numerics,
             ropes: Vec::new(),
             state: None,
         })
@@ -236,6 +247,11 @@ impl CpuDevice {
     /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.kernels.isa
+    }
+
+    /// The numerics profile in use.
+    pub fn numerics(&self) -> Numerics {
+        self.numerics
     }
 
     /// Worker threads.
@@ -254,7 +270,8 @@ impl CpuDevice {
     }
 
     fn matrix(&mut self, weight: Weight) -> Result<Matrix, DeviceError> {
-        Matrix::load(weight, self.kernels, self.repack != Repack::Off, &mut self.pool)
+        let matrix = Matrix::load(weight, self.kernels, self.repack != Repack::Off, &mut self.pool)?;
+        Ok(if self.numerics == Numerics::Fast { matrix.fast(self.kernels) } else { matrix })
     }
 
     fn linear(&mut self, linear: Linear) -> Result<LoadedLinear, DeviceError> {
@@ -309,7 +326,8 @@ impl Device for CpuDevice {
 
     fn describe(&self) -> String {
         let packing = if self.repack == Repack::Off { ", weights not repacked" } else { "" };
-        format!("CPU, {}, {} threads{packing}", self.kernels.isa, self.pool.threads())
+        let numerics = if self.numerics == Numerics::Fast { ", numerics fast" } else { "" };
+        format!("CPU, {}, {} threads{packing}{numerics}", self.kernels.isa, self.pool.threads())
     }
 
     fn load_embedding(&mut self, table: Weight) -> Result<Embedding, DeviceError> {
@@ -413,12 +431,12 @@ impl Device for CpuDevice {
     }
 
     fn reserve(&mut self, reserve: &Reserve) -> Result<(), DeviceError> {
-        self.state = Some(State::new(reserve, &self.ropes, self.pool.threads())?);
+        self.state = Some(State::new(reserve, &self.ropes, self.pool.threads(), self.numerics)?);
         Ok(())
     }
 
     fn reserve_bytes(&self, reserve: &Reserve) -> u64 {
-        State::bytes(reserve, &self.ropes, self.pool.threads())
+        State::bytes(reserve, &self.ropes, self.pool.threads(), self.numerics)
     }
 
     fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {

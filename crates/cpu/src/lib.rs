@@ -14,6 +14,12 @@
 //! - Floats, and types without a tuned kernel (dequantized): four chains over `k mod 4` per 256 values, added in order.
 //! - Norms, softmax and attention: sixteen lanes, fixed trees, 256-key segments at absolute positions.
 //!
+//! # Numerics: the `fast` profile
+//!
+//! As `exact`, but with AMX and from 64 tokens on, quant types with 32-value blocks have input and weights rounded to sixteen
+//! bits per 256 values: NMSE at most 1e-7 against double precision. Bits depend on how tokens are grouped. Levels without
+//! such forms refuse the profile.
+//!
 //! Bits are the same for one build; between builds, `sin`/`cos` of the system's math library may differ.
 
 mod arch;
@@ -24,6 +30,7 @@ mod format;
 mod kernel;
 mod matrix;
 mod mem;
+mod numerics;
 pub mod pool;
 pub mod probe;
 mod simd;
@@ -34,3 +41,4 @@ pub use cores::Cores;
 pub use detect::{Host, Isa};
 pub use device::{CpuDevice, CpuOptions, Repack};
 pub use matrix::{KernelRow, kernels};
+pub use numerics::{Numerics, UnknownNumerics};

@@ -4,7 +4,8 @@ mod acts;
 
 pub(crate) use acts::{ActBuffers, ActKind};
 
-use crate::arch::Kernels;
+use crate::Numerics;
+use crate::arch::{self, Kernels};
 use crate::format::field::{pack_panel, unpack_row};
 use crate::format::{Panel, with_formats};
 use crate::kernel::matmul::{Acts, MatMul, MatMulFn};
@@ -96,6 +97,9 @@ pub(crate) struct Matrix {
     row_bytes: usize,
     data: Data,
     kernel: MatMulFn,
+    /// The faster form for many tokens, if the profile has one, and the tokens from which it is used.
+    wide: Option<MatMulFn>,
+    wide_from: usize,
     interleave: unsafe fn(*const f32, usize, usize, *mut f32),
 }
 
@@ -143,15 +147,30 @@ impl Matrix {
             }
             _ => Data::Rows { bytes: weight.data, format },
         };
-        Ok(Matrix { rows, cols, ty, row_bytes, data, kernel, interleave: kernels.interleave })
+        let interleave = kernels.interleave;
+        Ok(Matrix { rows, cols, ty, row_bytes, data, kernel, wide: None, wide_from: usize::MAX, interleave })
     }
 
-    /// The form of input that the kernel reads.
-    pub(crate) fn acts(&self) -> ActKind {
+    /// With the faster form of the type, if the level has one.
+    pub(crate) fn fast(mut self, kernels: &Kernels) -> Matrix {
+        if let (Some(wide), Some(format)) = (kernels.wide, self.format()) {
+            (self.wide, self.wide_from) = (wide.matmul[format], wide.from);
+        }
+        self
+    }
+
+    /// The form of input that the kernel for so many tokens reads.
+    pub(crate) fn acts(&self, tokens: usize) -> ActKind {
         match self.format() {
+            _ if self.wide(tokens).is_some() => ActKind::Q16x256,
             Some(format) => FORMATS[format].acts,
             None => ActKind::F32,
         }
+    }
+
+    /// The faster form, if it is used for so many tokens.
+    fn wide(&self, tokens: usize) -> Option<MatMulFn> {
+        self.wide.filter(|_| tokens >= self.wide_from)
     }
 
     fn format(&self) -> Option<usize> {
@@ -199,12 +218,13 @@ impl Matrix {
             out: unsafe { out.ptr.add(first * LANES) },
             out_stride: out.stride,
         };
+        let kernel = self.wide(tokens).unwrap_or(self.kernel);
         match &self.data {
             Data::Packed { panels, format } => {
                 let bytes = FORMATS[*format].panel_bytes(self.cols);
                 let start = &panels.as_slice()[range.start * bytes..range.end * bytes];
                 // SAFETY: the panels are there; the rest is the caller's promise. The kernel is of the device's ISA.
-                unsafe { (self.kernel)(&job(start.as_ptr(), range.len(), bytes, range.start)) };
+                unsafe { kernel(&job(start.as_ptr(), range.len(), bytes, range.start)) };
             }
             Data::Rows { bytes, format } => {
                 for p in range {
@@ -220,7 +240,7 @@ impl Matrix {
                         None => self.dequantize_panel(rows, scratch),
                     }
                     // SAFETY: as above, with one panel.
-                    unsafe { (self.kernel)(&job(scratch.panel.as_ptr(), 1, 0, p)) };
+                    unsafe { kernel(&job(scratch.panel.as_ptr(), 1, 0, p)) };
                 }
             }
         }
@@ -333,13 +353,19 @@ impl KernelRow {
     }
 }
 
-/// Every kernel of a level: tuned types by their format, all others dequantized.
-pub fn kernels(isa: crate::Isa) -> impl Iterator<Item = KernelRow> {
+/// Every kernel of a level in a profile: tuned types by their format, all others dequantized. Where the profile has a faster form
+/// for many tokens, it is that one.
+pub fn kernels(isa: crate::Isa, numerics: Numerics) -> impl Iterator<Item = KernelRow> {
+    let wide = arch::kernels(isa).wide.filter(|_| numerics == Numerics::Fast);
     GgmlType::ALL.iter().copied().filter(|ty| is_weight(*ty)).map(move |ty| {
-        let (op, activations) = match FORMATS.iter().find(|f| f.ty == ty).map(|f| f.acts) {
+        let format = FORMATS.iter().position(|f| f.ty == ty);
+        let (op, activations) = match format.map(|f| FORMATS[f].acts) {
+            _ if format.is_some_and(|f| wide.is_some_and(|wide| wide.matmul[f].is_some())) => {
+                ("matmul_wide", "int16/256")
+            }
             Some(ActKind::Q8x32) => ("matmul", "int8/32"),
             Some(ActKind::Q8x256) => ("matmul", "int8/256"),
-            Some(ActKind::F32) => ("matmul", "f32"),
+            Some(ActKind::Q16x256 | ActKind::F32) => ("matmul", "f32"),
             None => ("matmul_dequant", "f32"),
         };
         KernelRow { op, ty, isa, activations }

@@ -103,7 +103,7 @@ pub(crate) trait Simd: Copy {
     /// Sixteen bytes, sign-extended.
     unsafe fn load_i8(p: *const u8) -> Self::I;
     unsafe fn to_f(a: Self::I) -> Self::F;
-    /// To the nearest integers, ties to even, stored as `i8`; inputs lie in −127…127.
+    /// To the nearest integers, ties to even, stored as `i8`; inputs lie in −128…127.
     unsafe fn store_i8(p: *mut i8, x: Self::F);
 
     unsafe fn load_bytes(p: *const u8) -> Self::B;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use minfer_cpu::Isa;
+use minfer_cpu::{Isa, Numerics};
 use minfer_gguf::{GgmlType, Gguf};
 use serde::Serialize;
 
@@ -131,9 +131,10 @@ impl Facts {
         }
     }
 
-    /// Ids of the matrix kernels that run this file on `isa`, by type.
-    pub fn kernels(&self, isa: Isa) -> Vec<String> {
-        minfer_cpu::kernels(isa).filter(|k| self.matrix_types.contains(&k.ty)).map(|k| k.id()).collect()
+    /// Ids of the matrix kernels that run this file on `isa` in a profile, by type.
+    pub fn kernels(&self, isa: Isa, numerics: Numerics) -> Vec<String> {
+        let rows = minfer_cpu::kernels(isa, numerics).filter(|k| self.matrix_types.contains(&k.ty));
+        rows.map(|k| k.id()).collect()
     }
 
     /// The model in a few words, as llama-bench's first column: `llama 135M Q4_1`.

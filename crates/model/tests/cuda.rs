@@ -61,7 +61,7 @@ fn worst_of_type(golden: &Golden, quantized: &Arc<Gguf>) -> Option<f64> {
     let mut worst: f64 = 0.0;
     for sequence in golden.sequences.iter().filter(|s| s.ids.len() <= 96) {
         let context = context(golden, sequence);
-        let cpu = CpuOptions { threads: Some(2), isa: None, repack: Repack::On };
+        let cpu = CpuOptions { threads: Some(2), isa: None, repack: Repack::On, ..CpuOptions::default() };
         let cpu = CpuDevice::new(&cpu).expect("a device");
         let expected = logits(&mut load(&exact, context, KvType::F32, cpu), &sequence.ids, &[usize::MAX]);
         let found =

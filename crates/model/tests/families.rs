@@ -14,7 +14,8 @@ use std::sync::Arc;
 const F32_BAR: f64 = 1e-4;
 
 fn load(gguf: &Arc<Gguf>, context: usize, repack: Repack, kv_type: KvType) -> Model<CpuDevice> {
-    let device = CpuDevice::new(&CpuOptions { threads: Some(2), isa: None, repack }).expect("a device");
+    let device = CpuDevice::new(&CpuOptions { threads: Some(2), isa: None, repack, ..CpuOptions::default() })
+        .expect("a device");
     goldens::load(gguf, context, kv_type, device)
 }
 

@@ -5,11 +5,12 @@
 //! that sleeps or is switched has no tile state to be saved.
 
 use super::vnni::{self, Vnni, float};
-use super::{Kernels, Peak, matmul_table};
+use super::{Kernels, Peak, WideKernels, matmul_table};
 use crate::detect::Isa;
 use crate::format::{Block32, Super256, with_formats};
 use crate::kernel::amx::{self, Shapes, TileVectors, Tiles};
 use crate::kernel::matmul::{Layout, MatMul};
+use crate::kernel::vector::{self, QuantizeJob};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -100,6 +101,32 @@ impl TileVectors for Vnni {
         unsafe { _mm512_mullo_epi16(q, _mm512_or_si512(factor, _mm512_slli_epi32::<16>(factor))) }
     }
     #[inline(always)]
+    unsafe fn halves(x: __m512) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let x = _mm512_cvtps_epi32(x);
+            _mm512_mask_blend_epi16(0xaaaa_aaaa, x, _mm512_slli_epi32::<16>(x))
+        }
+    }
+    #[inline(always)]
+    unsafe fn wide(q: __m512i, raise: u32, factor: __m512i, min: __m512i, low: *mut u8, high: *mut u8) {
+        const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+        // SAFETY: see the impl. Shifting a pair of bytes up by eight or more leaves the lower one alone.
+        unsafe {
+            let even = _mm512_sll_epi16(q, _mm_cvtsi32_si128(raise as i32));
+            let odd = _mm512_maskz_mov_epi8(ODD, q);
+            let odd = _mm512_sll_epi16(odd, _mm_cvtsi32_si128(raise as i32 - 8));
+            let even = _mm512_add_epi16(_mm512_mulhrs_epi16(even, factor), min);
+            let odd = _mm512_add_epi16(_mm512_mulhrs_epi16(odd, factor), min);
+            let lows = _mm512_mask_blend_epi8(ODD, even, _mm512_slli_epi16::<8>(odd));
+            _mm512_storeu_si512(low.cast(), lows);
+            let up = _mm512_set1_epi16(128);
+            let (even, odd) = (_mm512_add_epi16(even, up), _mm512_add_epi16(odd, up));
+            let highs = _mm512_mask_blend_epi8(ODD, _mm512_srli_epi16::<8>(even), odd);
+            _mm512_storeu_si512(high.cast(), highs);
+        }
+    }
+    #[inline(always)]
     unsafe fn centred(q: __m512i, zero: i32) -> __m512i {
         // SAFETY: see the impl.
         unsafe { _mm512_sub_epi8(q, _mm512_set1_epi8(zero as i8)) }
@@ -112,22 +139,43 @@ impl TileVectors for Vnni {
 }
 
 macro_rules! entry {
-    ($name:ident, $bound:path) => {
+    ($name:ident, $bound:path, $rows:ident) => {
         // SAFETY: the contract of the kernel it is named after; the CPU has the level's features.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
         unsafe fn $name<F: $bound>(job: &MatMul) {
             // SAFETY: the caller keeps the kernel's contract.
             unsafe {
                 match job.acts.layout {
-                    Layout::Rows => vnni::$name::<F>(job),
+                    Layout::Rows => vnni::$rows::<F>(job),
                     Layout::Tiles { .. } => amx::$name::<Vnni, F>(job, &mut Unit),
                 }
             }
         }
     };
 }
-entry!(block32, Block32);
-entry!(super256, Super256);
+entry!(block32, Block32, block32);
+entry!(super256, Super256, super256);
+entry!(wide32, Block32, block32);
+
+// SAFETY: as of the entries above.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn quantize_wide(job: &QuantizeJob) {
+    // SAFETY: the caller keeps the kernel's contract.
+    unsafe { vector::quantize_wide::<Vnni>(job) }
+}
+
+/// Types without a wider form.
+macro_rules! none {
+    ($format:ty) => {
+        None
+    };
+}
+
+macro_rules! wide_table {
+    (block32: [$($b:ty),*] super256: [$($s:ty),*] float: [$($f:ty),*]) => {
+        &[$(Some(wide32::<$b>),)* $(none!($s),)* $(none!($f),)*]
+    };
+}
 
 /// Four independent products of tiles a round, and nothing else.
 ///
@@ -151,10 +199,14 @@ unsafe fn peak_dot(rounds: usize, data: *mut u8) {
     }
 }
 
+static WIDE: WideKernels =
+    WideKernels { matmul: with_formats!(wide_table), from: amx::WIDE_FROM, quantize: quantize_wide };
+
 pub(crate) static KERNELS: Kernels = Kernels {
     isa: Isa::Amx,
     matmul: with_formats!(matmul_table),
     tiles_from: amx::FROM,
+    wide: Some(&WIDE),
     peak: Peak { dot: peak_dot, dot_round: 4 * 16 * 16 * 64, ..vnni::KERNELS.peak },
     ..vnni::KERNELS
 };

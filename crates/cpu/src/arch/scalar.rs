@@ -268,6 +268,21 @@ impl crate::kernel::amx::TileVectors for Scalar {
             }
         }
     }
+    unsafe fn halves(x: F) -> I {
+        x.map(|x| i32::from(x.round_ties_even() as i16) & 0xffff | (x.round_ties_even() as i32) << 16)
+    }
+    unsafe fn wide(q: [u8; 64], raise: u32, factor: I, min: I, low: *mut u8, high: *mut u8) {
+        for (i, q) in q.into_iter().enumerate() {
+            let (factor, min) = (factor[i / 4] >> 16, min[i / 4] >> 16);
+            let product = (i32::from(q as i8) << raise) * factor;
+            let w = (((product >> 14) + 1) >> 1) + min;
+            // SAFETY: see the impl.
+            unsafe {
+                *low.add(i) = w as u8;
+                *high.add(i) = i8::try_from((w + 128) >> 8).expect("sixteen bits") as u8;
+            }
+        }
+    }
     unsafe fn centred(q: [u8; 64], zero: i32) -> [u8; 64] {
         q.map(|q| q.wrapping_sub(zero as u8))
     }

@@ -55,7 +55,7 @@ impl Prepared<'_> {
     fn acts(&self, matrix: &Matrix) -> Acts {
         self.make();
         let x = self.x.ptr(self.x_row);
-        let (kind, width) = (matrix.acts(), self.input.width);
+        let (kind, width) = (matrix.acts(self.input.slots), self.input.width);
         let layout = self.step.kernels.layout(self.input.slots);
         self.step.state.act_buffers(kind).acts(kind, width, self.slot, layout, x, self.x.stride)
     }
@@ -136,7 +136,7 @@ impl CpuDevice {
         pool.run(|w| {
             let products = [(&stage.q, q), (&stage.k, k), (&stage.v, v)];
             let input = step.x_input(stage.norm.as_ref(), stage.q.matrix.cols);
-            let kinds = products.map(|(l, _)| l.matrix.acts());
+            let kinds = products.map(|(l, _)| l.matrix.acts(step.tokens));
             let input = step.prepare(w, 0, input, &kinds);
             // A feed-forward stage that runs side by side reads it too.
             input.keep(w);
@@ -179,7 +179,7 @@ impl CpuDevice {
         pool.run(|w| {
             let width = stage.proj.matrix.cols;
             let input = Input { rows: attn, width, norm: None, gather: None, slots: step.tokens };
-            let kinds = [stage.proj.matrix.acts()];
+            let kinds = [stage.proj.matrix.acts(step.tokens)];
             let input = step.prepare(w, 0, input, &kinds);
             step.residual(w, 1, &stage.proj, &input, stage.post_norm.as_ref(), stage.residual_scale);
         });
@@ -204,13 +204,14 @@ impl CpuDevice {
                     Input { rows, width, norm: None, gather: None, slots: step.tokens }
                 }
             };
-            let kinds = [stage.up.matrix.acts(), stage.gate.as_ref().unwrap_or(&stage.up).matrix.acts()];
+            let kinds =
+                [&stage.up, stage.gate.as_ref().unwrap_or(&stage.up)].map(|l| l.matrix.acts(step.tokens));
             let input = step.prepare(w, 0, input, &kinds);
             step.gate_up(w, 1, stage, &input, gate, up);
             w.barrier();
             let width = stage.down.matrix.cols;
             let input = Input { rows: gate, width, norm: None, gather: None, slots: step.tokens };
-            let kinds = [stage.down.matrix.acts()];
+            let kinds = [stage.down.matrix.acts(step.tokens)];
             let input = step.prepare(w, 2, input, &kinds);
             step.residual(w, 3, &stage.down, &input, stage.post_norm.as_ref(), stage.residual_scale);
         });
@@ -241,7 +242,7 @@ impl CpuDevice {
                 gather: Some(&state.outputs),
                 slots,
             };
-            let kinds = [matrix.acts()];
+            let kinds = [matrix.acts(slots)];
             let input = step.prepare(w, 0, input, &kinds);
             // It may be asked for as the hidden state.
             input.keep(w);
@@ -320,6 +321,8 @@ impl<'a> Step<'a> {
                 match kind {
                     ActKind::Q8x32 => (self.kernels.quantize32)(&job),
                     ActKind::Q8x256 => (self.kernels.quantize256)(&job),
+                    // No matrix asks for it where there are no such kernels.
+                    ActKind::Q16x256 => self.kernels.wide.into_iter().for_each(|wide| (wide.quantize)(&job)),
                     ActKind::F32 => {}
                 }
             }

@@ -1,6 +1,7 @@
 //! Memory of a running device: activations, cache, and the tokens of the step.
 
 use super::argmax::Best;
+use crate::Numerics;
 use crate::kernel::amx;
 use crate::kernel::attention::{partial_len, room_len};
 use crate::matrix::{ActBuffers, ActKind, Scratch};
@@ -79,8 +80,8 @@ pub(super) struct State {
     pub(super) states: Buffer<f32>,
     /// What a worker's attention job needs, `[worker][room_len]`.
     pub(super) rooms: Buffer<f32>,
-    /// Per 32 and per 256 values.
-    acts: [ActBuffers; 2],
+    /// Per 32 values, per 256, and those of the `fast` profile.
+    acts: [ActBuffers; 3],
     pub(super) ropes: Vec<RopeTable>,
     pub(super) kv: Vec<KvStore>,
     pub(super) scratch: Vec<Mutex<Scratch>>,
@@ -141,6 +142,11 @@ impl Sizes {
     }
 }
 
+/// Planes of each of [`State::acts`].
+fn acts_len(numerics: Numerics) -> [usize; 3] {
+    [1, 1, if numerics == Numerics::Fast { 2 } else { 0 }]
+}
+
 /// Elements of a group's keys; more than any memory if that overflows.
 fn kv_len(group: &KvGroup) -> usize {
     let factors = [group.blocks, group.heads.kv, group.heads.dim, KV_BLOCK];
@@ -148,9 +154,10 @@ fn kv_len(group: &KvGroup) -> usize {
 }
 
 impl State {
-    pub(super) fn bytes(reserve: &Reserve, ropes: &[Rope], threads: usize) -> u64 {
+    pub(super) fn bytes(reserve: &Reserve, ropes: &[Rope], threads: usize, numerics: Numerics) -> u64 {
         let s = Sizes::of(reserve, threads);
-        let per_token = 3 * s.d_model + 2 * s.q + 2 * s.kv + 2 * s.ff + 2 * (s.input / 4 + s.input / 16 * 3);
+        let acts: usize = acts_len(numerics).iter().map(|n| n * (s.input / 4 + s.input / 16 * 3)).sum();
+        let per_token = 3 * s.d_model + 2 * s.q + 2 * s.kv + 2 * s.ff + acts;
         let ropes: usize = ropes.iter().map(|rope| 2 * rope.inv_freq.len()).sum();
         let floats =
             s.rows * (per_token + ropes) + reserve.max_outputs * s.vocab + s.partials + s.states + s.rooms;
@@ -169,8 +176,14 @@ impl State {
         floats.chain(acts).chain(kv).sum::<usize>() as u64
     }
 
-    pub(super) fn new(reserve: &Reserve, ropes: &[Rope], threads: usize) -> Result<State, DeviceError> {
+    pub(super) fn new(
+        reserve: &Reserve,
+        ropes: &[Rope],
+        threads: usize,
+        numerics: Numerics,
+    ) -> Result<State, DeviceError> {
         let s = Sizes::of(reserve, threads);
+        let [per_32, per_256, wide] = acts_len(numerics).map(|n| ActBuffers::new(n * s.rows * s.input));
         let floats = |rows: usize, width: usize| Buffer::<f32>::zeroed(rows * width, "activations");
         let kv = |group: &KvGroup| -> Result<KvStore, DeviceError> {
             let (len, types, dim) = (kv_len(group), reserve.kv_types, group.heads.dim);
@@ -205,7 +218,7 @@ impl State {
             partials: floats(1, s.partials)?,
             states: floats(1, s.states)?,
             rooms: floats(1, s.rooms)?,
-            acts: [ActBuffers::new(s.rows * s.input)?, ActBuffers::new(s.rows * s.input)?],
+            acts: [per_32?, per_256?, wide?],
             ropes: ropes.iter().map(rope).collect::<Result<_, _>>()?,
             kv: reserve.kv_groups.iter().map(kv).collect::<Result<_, _>>()?,
             scratch: (0..threads).map(|_| Mutex::default()).collect(),
@@ -237,6 +250,7 @@ impl State {
     pub(super) fn act_buffers(&self, kind: ActKind) -> &ActBuffers {
         match kind {
             ActKind::Q8x256 => &self.acts[1],
+            ActKind::Q16x256 => &self.acts[2],
             ActKind::Q8x32 | ActKind::F32 => &self.acts[0],
         }
     }

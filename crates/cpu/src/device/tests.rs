@@ -9,7 +9,7 @@ use crate::testing::{first_difference, relative_error};
 use decoder::{Decoder, LONG, PLAIN, Runner, Sequence, Shape, quantized_shapes, shapes};
 
 fn options(isa: Isa, threads: usize, repack: Repack) -> CpuOptions {
-    CpuOptions { threads: Some(threads), isa: Some(isa), repack }
+    CpuOptions { threads: Some(threads), isa: Some(isa), repack, ..CpuOptions::default() }
 }
 
 fn best(threads: usize) -> CpuOptions {

@@ -8,7 +8,9 @@
 //! then add up in the tile unit without a break, and `Σ low·a + 2^SHIFT·Σ high·a` is the integer that the other levels
 //! compute, bit for bit.
 //!
-//! *32-value blocks.* One instruction of half depth per block, then the float step.
+//! *32-value blocks.* One instruction of half depth per block, then the float step. In the `fast` profile, 256 weights are
+//! folded to sixteen bits with one float scale, minima included, and so are the activations: of the four products of
+//! bytes, the lowest is left out, and the two in the middle have one sum.
 //!
 //! Cost model: an instruction takes sixteen cycles whatever its depth. Beside it stand the loads of tiles, which are fast
 //! from L1 only: activations of 256 values of K lie together in memory, and [`PANELS`] panels pass over each block of
@@ -25,11 +27,13 @@ use crate::simd::{LANES, Simd};
 
 /// Tokens from which products go to the tile unit.
 pub(crate) const FROM: usize = 12;
+/// Tokens from which 32-value blocks are folded in the `fast` profile.
+pub(crate) const WIDE_FROM: usize = 64;
 /// Tokens that a kernel takes together at most; what it reads beyond a product's tokens is not used.
 pub(crate) const BLOCK: usize = 32;
 /// Tokens of a pass: its sums are 32 KB for each panel.
 const TOKENS: usize = 512;
-/// Values of K of a pass: its activations, 1 MB, stay in L2 while all panels pass by.
+/// Values of K of a pass: its activations, 1 MB, stay in L2 while all panels pass by. Half of it where they have two bytes.
 const DEPTH: usize = 2048;
 /// Bytes of a tile.
 const TILE: usize = 1024;
@@ -101,6 +105,11 @@ pub(crate) trait TileVectors: Simd {
     unsafe fn digits(scale: Self::I) -> (Self::I, Self::I);
     /// Each byte times its lane's factor: all below 256.
     unsafe fn times(q: Self::B, factor: Self::I) -> Self::B;
+    /// The nearest integers, which have sixteen bits, in both halves of their lanes.
+    unsafe fn halves(x: Self::F) -> Self::I;
+    /// `w = q·2^raise·factor / 2^15 + min` for the signed bytes of a unit, rounded, with the halves of `factor` and `min`; as the
+    /// signed bytes of `w = low + 256·high`.
+    unsafe fn wide(q: Self::B, raise: u32, factor: Self::I, min: Self::I, low: *mut u8, high: *mut u8);
     /// `q − zero` for each byte.
     unsafe fn centred(q: Self::B, zero: i32) -> Self::B;
     /// `low + 2^SHIFT·high`.
@@ -146,7 +155,7 @@ struct Pass<'a> {
     /// First token (a multiple of [`TOKENS`]), and their number.
     first: usize,
     tokens: usize,
-    /// First value of K (a multiple of [`DEPTH`]), and their number.
+    /// First value of K (a multiple of 256), and their number.
     k: usize,
     depth: usize,
 }
@@ -168,15 +177,15 @@ impl Pass<'_> {
     }
 }
 
-/// Runs `$body` for each `PANELS` panels (the first in `$panel`, their number in `$count`) of each pass (`$pass`), with the
+/// Runs `$body` for each `PANELS` panels (the first in `$panel`, their number in `$count`) of each pass (`$pass`, `$most` values of K at most), with the
 /// sums so far in `$sums`, which are kept in the output between passes. A macro, as a closure would be compiled without
 /// the level's instructions.
 macro_rules! for_passes {
-    ($s:ty, $job:expr, |$pass:ident, $panel:ident, $count:ident, $sums:ident| $body:block) => {
+    ($s:ty, $job:expr, $most:expr, |$pass:ident, $panel:ident, $count:ident, $sums:ident| $body:block) => {
         let mut $sums = [const { Sums([[0.0; LANES]; TOKENS]) }; PANELS];
         for first in (0..$job.tokens).step_by(TOKENS) {
-            for k in (0..$job.k).step_by(DEPTH) {
-                let (tokens, depth) = (TOKENS.min($job.tokens - first), DEPTH.min($job.k - k));
+            for k in (0..$job.k).step_by($most) {
+                let (tokens, depth) = (TOKENS.min($job.tokens - first), $most.min($job.k - k));
                 let $pass = Pass { job: $job, first, tokens, k, depth };
                 for p in (0..$job.count).step_by(PANELS) {
                     let $count = PANELS.min($job.count - p);
@@ -211,4 +220,4 @@ pub(crate) mod soft;
 mod super256;
 
 pub(crate) use block32::block32;
-pub(crate) use super256::super256;
+pub(crate) use super256::{super256, wide32};

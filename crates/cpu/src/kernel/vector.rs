@@ -76,6 +76,8 @@ pub(crate) struct QuantizeJob {
     /// Distance from one run of 64 quantized values to the next of the same 256, and from 256 to the next.
     pub(crate) step: usize,
     pub(crate) group: usize,
+    /// From a value's high byte to its low one, where values have both.
+    pub(crate) plane: usize,
     /// Distance from one scale to the next, and of sums per 32 (or of [`SUM_WORDS`] of them) likewise.
     pub(crate) scale_step: usize,
     pub(crate) d: *mut f32,
@@ -140,6 +142,40 @@ pub(crate) unsafe fn quantize256<S: Simd>(job: &QuantizeJob) {
             }
             for i in 0..4 {
                 *words.add(8 + i) = pair(sum(64 * i, 32), sum(64 * i + 32, 32));
+            }
+            *job.d.add(g * job.scale_step) = d;
+        }
+    }
+}
+
+/// Per 256 values: `x ≈ (256·high + low)·d/256`, whole numbers of at most 30,000 as two planes of signed bytes. What is missing of
+/// the last 256 is zero.
+///
+/// # Safety
+/// `x` is valid for `k` values (a multiple of 32), `d` for its, `q` for two planes; the CPU has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn quantize_wide<S: Simd>(job: &QuantizeJob) {
+    const MOST: f32 = 30_000.0;
+    // SAFETY: passed on.
+    unsafe {
+        for g in 0..job.k.div_ceil(256) {
+            let len = (job.k - 256 * g).min(256);
+            let x = job.x.add(256 * g);
+            let mut amax = S::splat(0.0);
+            for i in (0..len).step_by(LANES) {
+                amax = S::max_abs(amax, S::load(x.add(i)));
+            }
+            let amax = S::largest(amax);
+            // Below, the inverse would overflow: such values are zero. NaN goes on, as in `scale`.
+            let (d, inverse) = if amax < 1e-33 { (0.0, 0.0) } else { (amax * (256.0 / MOST), MOST / amax) };
+            for i in (0..256).step_by(LANES) {
+                let high = job.q.add(g * job.group + i / 64 * job.step + i % 64);
+                let x = if i < len { S::load(x.add(i)) } else { S::splat(0.0) };
+                let whole = S::round(S::mul(x, S::splat(inverse)));
+                // A quarter more, so that a half goes up and the rest is at most 127.
+                let upper = S::round(S::mul(S::add(whole, S::splat(0.25)), S::splat(1.0 / 256.0)));
+                S::store_i8(high, upper);
+                S::store_i8(high.add(job.plane), S::fnma(upper, S::splat(256.0), whole));
             }
             *job.d.add(g * job.scale_step) = d;
         }

@@ -12,6 +12,8 @@ pub(crate) enum ActKind {
     Q8x32,
     /// int8 per 256 values.
     Q8x256,
+    /// int16 per 256 values: a plane of high bytes and then one of low ones.
+    Q16x256,
     /// The floats themselves.
     F32,
 }
@@ -55,10 +57,11 @@ impl ActBuffers {
         x: *const f32,
     ) -> QuantizeJob {
         let (scales, words) = match kind {
-            ActKind::Q8x256 => (k / 256, SUM_WORDS),
+            ActKind::Q8x256 | ActKind::Q16x256 => (k.div_ceil(256), SUM_WORDS),
             ActKind::Q8x32 | ActKind::F32 => (k / 32, 1),
         };
-        assert!(layout.bytes(t + 1, k) <= self.q.len());
+        let plane = layout.bytes(t + 1, k);
+        assert!(plane * if kind == ActKind::Q16x256 { 2 } else { 1 } <= self.q.len());
         let RowPlace { start, step, group } = layout.row(t, k);
         let (scale, scale_step) = layout.scales(t, scales);
         // SAFETY: row `t` of width k lies inside `q`, and the others hold a value per 16 of `q`.
@@ -69,6 +72,7 @@ impl ActBuffers {
                 q: self.q.ptr().add(start),
                 step,
                 group,
+                plane,
                 scale_step,
                 d: self.d.ptr().add(scale),
                 ds: self.ds.ptr().add(scale),

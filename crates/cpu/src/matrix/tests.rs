@@ -17,6 +17,8 @@ const TOKENS: usize = 13;
 const POISON: u32 = 0x7fc1_2345;
 /// Bound on ‖y − ref‖/‖ref‖ when the reference has the same activations: the rounding of f32 sums.
 const SAME_INPUT: f64 = 1e-6;
+/// The same in the `fast` profile, against unrounded activations: an NMSE of 1e-7.
+const FAST: f64 = 3.1e-4;
 /// The same when the reference has the activations before they were rounded to int8, for normal values.
 const INT8: f64 = 1.2e-2;
 
@@ -40,13 +42,15 @@ impl Inputs {
     fn laid(x: &[f32], k: usize, kind: ActKind, kernels: &Kernels, layout: Layout) -> Inputs {
         let (n, tokens) = (x.len(), x.len() / k);
         // Room for whole tiles: what lies beyond the input is read, and must not count.
-        let room = layout.bytes(tokens, k);
+        let plane = layout.bytes(tokens, k);
+        let room = plane * if kind == ActKind::Q16x256 { 2 } else { 1 };
         let (q, small) = (vec![0x55; room], room.max(n).div_ceil(16));
         let (d, ds, sum) = (vec![f32::NAN; small], vec![f32::NAN; small], vec![0x5555; small]);
         let mut inputs = Inputs { x: x.to_vec(), q, d, ds, sum, k, kind, layout };
         let (scales, words, quantize) = match kind {
             ActKind::Q8x32 => (k / 32, 1, kernels.quantize32),
-            ActKind::Q8x256 => (k / 256, SUM_WORDS, kernels.quantize256),
+            ActKind::Q8x256 => (k.div_ceil(256), SUM_WORDS, kernels.quantize256),
+            ActKind::Q16x256 => (k.div_ceil(256), SUM_WORDS, amx::soft::portable::KERNELS.quantize),
             ActKind::F32 => return inputs,
         };
         for t in 0..tokens {
@@ -58,6 +62,7 @@ impl Inputs {
                 q: inputs.q[start..].as_mut_ptr(),
                 step,
                 group,
+                plane,
                 scale_step,
                 d: inputs.d[scale..].as_mut_ptr(),
                 ds: inputs.ds[scale..].as_mut_ptr(),
@@ -73,7 +78,7 @@ impl Inputs {
     fn acts(&self, t: usize) -> Acts {
         let (scales, sums) = match self.kind {
             ActKind::Q8x32 => (self.k / 32, self.k / 32),
-            ActKind::Q8x256 => (self.k / 256, self.k / 16),
+            ActKind::Q8x256 | ActKind::Q16x256 => (self.k / 256, self.k / 16),
             ActKind::F32 => (0, 0),
         };
         Acts {
@@ -118,15 +123,16 @@ fn product(matrix: &Matrix, inputs: &Inputs, range: Range<usize>, pool: &mut Poo
     result
 }
 
-/// Activations as the numerics contract rounds them (int8 per `block`, ties to even), written anew and naively.
+/// Activations as the numerics contract rounds them (int8 per `block`, ties to even), written anew and naively; sixteen bits are
+/// held against the values themselves.
 fn rounded(x: &[f32], kind: ActKind) -> Vec<f64> {
     let block = match kind {
-        ActKind::F32 => return x.iter().map(|v| f64::from(*v)).collect(),
+        ActKind::F32 | ActKind::Q16x256 => return x.iter().map(|v| f64::from(*v)).collect(),
         ActKind::Q8x32 => 32,
         ActKind::Q8x256 => 256,
     };
     let mut out = Vec::new();
-    for block in x.chunks_exact(block) {
+    for block in x.chunks(block) {
         let largest = block.iter().fold(0f32, |m, v| m.max(v.abs()));
         for v in block {
             let q = if largest < 1e-35 { 0.0 } else { f64::from((v * (127.0 / largest)).round_ties_even()) };
@@ -149,9 +155,9 @@ fn every_way(name: &str, weights: &Weight, x: &[f32], pools: &mut [Pool]) -> (Ve
     for kernels in levels() {
         for pack in [true, false] {
             let matrix = load(weights.clone(), kernels, pack).expect("a matrix");
-            let inputs = Inputs::new(x, matrix.cols, matrix.acts(), kernels);
+            let inputs = Inputs::new(x, matrix.cols, matrix.acts(1), kernels);
             let tokens = x.len() / matrix.cols;
-            let whole = |pool| (product(&matrix, &inputs, 0..tokens, pool), matrix.acts());
+            let whole = |pool| (product(&matrix, &inputs, 0..tokens, pool), matrix.acts(1));
             let (reference, _) = first.get_or_insert_with(|| whole(&mut pools[0]));
             let same = |range: Range<usize>, pool: &mut Pool| {
                 let found = product(&matrix, &inputs, range.clone(), pool);
@@ -224,7 +230,7 @@ fn many_tokens() {
         let x = Rng(12).normals(253 * cols, 1.0);
         for kernels in levels() {
             let matrix = load(weights.clone(), kernels, true).expect("a matrix");
-            let inputs = Inputs::new(&x, cols, matrix.acts(), kernels);
+            let inputs = Inputs::new(&x, cols, matrix.acts(1), kernels);
             let whole = product(&matrix, &inputs, 0..253, &mut pools[1]);
             for t in [0, 5, 119, 120, 239, 240, 252] {
                 let alone = product(&matrix, &inputs, t..t + 1, &mut pools[0]);
@@ -241,27 +247,71 @@ fn products_of_a_tile_unit() {
     let mut pools = pools();
     let scalar = crate::arch::kernels(crate::Isa::Scalar);
     let mut seen = 0;
-    for (format, soft) in FORMATS.iter().zip(amx::soft::KERNELS) {
-        let Some(soft) = *soft else { continue };
-        let ty = format.ty;
-        seen += 1;
-        let one = ty.block_len().max(32);
-        // The last is deeper than a pass, the one before not a whole number of tiles where blocks allow it.
-        for (cols, tokens) in [(one, 13), (3 * one, 33), (5 * one, 64), (2048 + 3 * one, 97), (one, 515)] {
-            let weights = weight(ty, ROWS, cols, random_weights(ty, 21, ROWS, cols));
-            let mut matrix = load(weights, scalar, true).expect("a matrix");
-            let inputs = Inputs::new(&Rng(22).normals(tokens * cols, 1.0), cols, matrix.acts(), scalar);
-            let expected = product(&matrix, &inputs, 0..tokens, &mut pools[0]);
-            matrix.kernel = soft;
-            let tiled = Inputs::laid(&inputs.x, cols, matrix.acts(), scalar, Layout::Tiles { tokens });
-            for pool in &mut pools[..2] {
-                let found = product(&matrix, &tiled, 0..tokens, pool);
-                let what = format!("{ty}, {cols} columns, {tokens} tokens, {} threads", pool.threads());
-                assert_eq!(first_difference(&found, &expected), None, "{what}");
+    for (level, soft) in amx::soft::kernels().into_iter().enumerate() {
+        for (format, soft) in FORMATS.iter().zip(soft.exact) {
+            let Some(soft) = *soft else { continue };
+            let ty = format.ty;
+            seen += 1;
+            let one = ty.block_len().max(32);
+            // The last but one is deeper than a pass, those before not whole numbers of tiles where blocks allow it.
+            for (cols, tokens) in [(one, 13), (3 * one, 33), (5 * one, 64), (2048 + 3 * one, 97), (one, 515)]
+            {
+                let weights = weight(ty, ROWS, cols, random_weights(ty, 21, ROWS, cols));
+                let mut matrix = load(weights, scalar, true).expect("a matrix");
+                let inputs =
+                    Inputs::new(&Rng(22).normals(tokens * cols, 1.0), cols, matrix.acts(tokens), scalar);
+                let expected = product(&matrix, &inputs, 0..tokens, &mut pools[0]);
+                matrix.kernel = soft;
+                let layout = Layout::Tiles { tokens };
+                let tiled = Inputs::laid(&inputs.x, cols, matrix.acts(tokens), scalar, layout);
+                for pool in &mut pools[..2] {
+                    let found = product(&matrix, &tiled, 0..tokens, pool);
+                    let threads = pool.threads();
+                    let what =
+                        format!("{ty}, level {level}, {cols} columns, {tokens} tokens, {threads} threads");
+                    assert_eq!(first_difference(&found, &expected), None, "{what}");
+                }
             }
         }
     }
     assert!(seen >= 8, "{seen} types");
+}
+
+/// The forms of the `fast` profile: the same bits with all vectors, within the profile's bound.
+#[test]
+fn fast_products_of_a_tile_unit() {
+    let mut pools = pools();
+    let scalar = crate::arch::kernels(crate::Isa::Scalar);
+    let levels = amx::soft::kernels();
+    let mut seen = 0;
+    for (i, ty) in FORMATS.iter().map(|f| f.ty).enumerate() {
+        if levels[0].fast[i].is_none() {
+            continue;
+        }
+        seen += 1;
+        let one = ty.block_len().max(32);
+        for (cols, tokens) in [(one, 13), (3 * one, 33), (576 / one * one, 70), (2048 + 3 * one, 97)] {
+            let bytes = random_weights(ty, 23, ROWS, cols);
+            let w = values(ty, &bytes);
+            let mut matrix = load(weight(ty, ROWS, cols, bytes), scalar, true).expect("a matrix");
+            let x = Rng(24).normals(tokens * cols, 1.0);
+            let tiled = Inputs::laid(&x, cols, ActKind::Q16x256, scalar, Layout::Tiles { tokens });
+            let rounded: Vec<f64> = x.chunks(cols).flat_map(|x| rounded(x, ActKind::Q16x256)).collect();
+            let expected = oracle(&w, &rounded, cols);
+            let mut first: Option<Vec<f32>> = None;
+            for level in &levels {
+                matrix.kernel = level.fast[i].expect("a fast form at every level");
+                for pool in &mut pools[..2] {
+                    let found = product(&matrix, &tiled, 0..tokens, pool);
+                    let error = relative_error(&found, &expected);
+                    assert!(error < FAST, "{ty}, {cols} columns, {tokens} tokens: {error:e}");
+                    let first = first.get_or_insert_with(|| found.clone());
+                    assert_eq!(first_difference(&found, first), None, "{ty}, {cols} columns");
+                }
+            }
+        }
+    }
+    assert!(seen >= 5, "{seen} types");
 }
 
 #[test]
@@ -440,11 +490,35 @@ fn what_is_not_finite_stays_so() {
             for kernels in levels() {
                 let matrix = load(weight(ty, ROWS, cols, random_weights(ty, 2, ROWS, cols)), kernels, true);
                 let matrix = matrix.expect("a matrix");
-                let inputs = Inputs::new(&x, cols, matrix.acts(), kernels);
+                let inputs = Inputs::new(&x, cols, matrix.acts(1), kernels);
                 let y = product(&matrix, &inputs, 0..2, &mut pool);
                 let (fine, hit) = y.split_at(ROWS);
                 assert!(fine.iter().all(|v| v.is_finite()), "{ty} {}: {bad} in another token", kernels.isa);
                 assert!(hit.iter().all(|v| !v.is_finite()), "{ty} {}: {bad} was lost", kernels.isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn fast_products_keep_what_is_not_finite() {
+    let mut pool = Pool::new(1).expect("a thread");
+    let scalar = crate::arch::kernels(crate::Isa::Scalar);
+    let (i, ty) = (FORMATS.iter().position(|f| f.ty == GgmlType::Q4_1).expect("a format"), GgmlType::Q4_1);
+    for soft in amx::soft::kernels() {
+        // Half floats: the scale of a block of row 3, the minimum of one of row 5.
+        for bad in [0x7e00u16, 0x7c00] {
+            let mut bytes = random_weights(ty, 2, ROWS, 256);
+            let row = ty.bytes_of(256).expect("whole blocks");
+            bytes[3 * row + 2 * 20..][..2].copy_from_slice(&bad.to_le_bytes());
+            bytes[5 * row + 4 * 20 + 2..][..2].copy_from_slice(&bad.to_le_bytes());
+            let mut matrix = load(weight(ty, ROWS, 256, bytes), scalar, true).expect("a matrix");
+            matrix.kernel = soft.fast[i].expect("a fast form");
+            let x = Rng(5).normals(2 * 256, 1.0);
+            let tiled = Inputs::laid(&x, 256, ActKind::Q16x256, scalar, Layout::Tiles { tokens: 2 });
+            let y = product(&matrix, &tiled, 0..2, &mut pool);
+            for (r, v) in y[..ROWS].iter().chain(&y[ROWS..]).enumerate().map(|(r, v)| (r % ROWS, v)) {
+                assert_eq!(v.is_finite(), r != 3 && r != 5, "row {r}, {bad:#x}: {v}");
             }
         }
     }
@@ -477,7 +551,7 @@ fn refuses_what_is_no_matrix() {
 #[test]
 fn kernels_are_listed_for_every_weight_type() {
     for isa in crate::Isa::ALL {
-        let rows: Vec<_> = kernels(isa).collect();
+        let rows: Vec<_> = kernels(isa, Numerics::Exact).collect();
         assert!(rows.iter().map(|row| row.ty).eq(weight_types()));
         for row in rows {
             let tuned = FORMATS.iter().any(|f| f.ty == row.ty);

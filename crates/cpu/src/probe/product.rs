@@ -1,5 +1,6 @@
 //! One matrix product, ready to be run again and again: what kernel benchmarks time.
 
+use crate::Numerics;
 use crate::arch::{self, Kernels};
 use crate::detect::Isa;
 use crate::kernel::amx;
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 pub struct ProductSpec {
     /// Instruction set.
     pub isa: Isa,
+    /// Numerics profile; a type without a faster form has the exact one.
+    pub numerics: Numerics,
     /// Type of the weights.
     pub ty: GgmlType,
     /// Rows of the matrix (outputs).
@@ -44,7 +47,7 @@ impl Product {
     /// # Errors
     /// No memory, a level that this CPU lacks, or a shape that the type cannot have.
     pub fn new(spec: ProductSpec, pool: &mut Pool) -> Result<Product, DeviceError> {
-        let ProductSpec { isa, ty, rows, cols, tokens } = spec;
+        let ProductSpec { isa, numerics, ty, rows, cols, tokens } = spec;
         if !isa.available() {
             return Err(DeviceError::Fault(format!("this CPU has no {isa}")));
         }
@@ -57,7 +60,10 @@ impl Product {
         quant::random_blocks(ty, 1, 0.05, 0, &mut data).map_err(|e| DeviceError::Fault(e.to_string()))?;
         let weight = Weight { name: "probe".into(), ty, rows, cols, data: SharedBytes::from(data) };
         let kernels = arch::kernels(isa);
-        let matrix = Matrix::load(weight, kernels, true, pool)?;
+        let mut matrix = Matrix::load(weight, kernels, true, pool)?;
+        if numerics == Numerics::Fast {
+            matrix = matrix.fast(kernels);
+        }
         let mut x = Buffer::<f32>::zeroed(tokens * cols, "probe")?;
         for (i, v) in x.as_mut_slice().iter_mut().enumerate() {
             // A low-discrepancy sequence in (−1, 1).
@@ -67,7 +73,7 @@ impl Product {
             spec,
             kernels,
             x,
-            acts: ActBuffers::new(tokens.next_multiple_of(amx::BLOCK) * cols.next_multiple_of(256))?,
+            acts: ActBuffers::new(2 * tokens.next_multiple_of(amx::BLOCK) * cols.next_multiple_of(256))?,
             out: Buffer::zeroed(tokens * matrix.panels() * LANES, "probe")?,
             scratch: (0..pool.threads()).map(|_| Mutex::default()).collect(),
             matrix,
@@ -78,10 +84,14 @@ impl Product {
 
     fn quantize(&self) {
         let ProductSpec { cols, tokens, .. } = self.spec;
-        let kind = self.matrix.acts();
+        let kind = self.matrix.acts(tokens);
         let quantize = match kind {
             ActKind::Q8x32 => self.kernels.quantize32,
             ActKind::Q8x256 => self.kernels.quantize256,
+            ActKind::Q16x256 => match self.kernels.wide {
+                Some(wide) => wide.quantize,
+                None => return,
+            },
             ActKind::F32 => return,
         };
         for t in 0..tokens {
@@ -95,7 +105,7 @@ impl Product {
 
     /// The kernel that runs.
     pub fn kernel(&self) -> Option<KernelRow> {
-        kernels(self.spec.isa).find(|row| row.ty == self.spec.ty)
+        kernels(self.spec.isa, self.spec.numerics).find(|row| row.ty == self.spec.ty)
     }
 
     /// Bytes of the weights as they lie in memory: what one pass must read.
@@ -112,7 +122,7 @@ impl Product {
     pub fn run(&mut self, pool: &mut Pool) -> Duration {
         let ProductSpec { cols, tokens, .. } = self.spec;
         let layout = self.kernels.layout(tokens);
-        let acts = self.acts.acts(self.matrix.acts(), cols, 0, layout, self.x.ptr(), cols);
+        let acts = self.acts.acts(self.matrix.acts(tokens), cols, 0, layout, self.x.ptr(), cols);
         let panels = self.matrix.panels();
         let (acts, out) = (Shared(acts), Shared(Out { ptr: self.out.ptr(), stride: panels * LANES }));
         let (matrix, scratch) = (&self.matrix, &self.scratch);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use minfer::DeviceChoice;
-use minfer::cpu::{CpuOptions, Isa, Repack};
+use minfer::cpu::{CpuOptions, Isa, Numerics, Repack};
 use minfer::engine::SamplingParams;
 use minfer::gguf::Gguf;
 use minfer::model::{KvType, KvTypes, LoadOptions};
@@ -82,9 +82,9 @@ pub(super) struct DeviceArgs {
     /// Whether weights are rearranged in memory at load
     #[arg(long, value_enum, default_value_t = RepackArg::Auto)]
     pub repack: RepackArg,
-    /// Numerics profile; every one gives the same bits for any batch, number of threads and instruction set
-    #[arg(long, value_enum, default_value_t = Numerics::Auto)]
-    pub numerics: Numerics,
+    /// Numerics profile
+    #[arg(long, value_enum, default_value_t = NumericsArg::Auto)]
+    pub numerics: NumericsArg,
 }
 
 impl DeviceArgs {
@@ -92,11 +92,17 @@ impl DeviceArgs {
     #[cfg(feature = "cuda")]
     pub(super) fn choice(&self) -> Result<DeviceChoice> {
         match (self.device, self.numerics) {
-            (Device::Cuda, Numerics::Exact) => Err(usage("--numerics exact is the CPU's; a GPU has f16")),
-            (Device::Cpu, Numerics::F16) => Err(usage("--numerics f16 is a GPU's; the CPU has exact")),
-            (Device::Cuda, _) | (Device::Auto, Numerics::F16) => Ok(DeviceChoice::Cuda(self.gpu)),
-            (Device::Cpu, _) | (Device::Auto, Numerics::Exact) => Ok(DeviceChoice::Cpu),
-            (Device::Auto, Numerics::Auto) => Ok(DeviceChoice::Auto),
+            (Device::Cuda, NumericsArg::Exact | NumericsArg::Fast) => {
+                Err(usage("--numerics exact and fast are the CPU's; a GPU has f16"))
+            }
+            (Device::Cpu, NumericsArg::F16) => {
+                Err(usage("--numerics f16 is a GPU's; the CPU has exact and fast"))
+            }
+            (Device::Cuda, _) | (Device::Auto, NumericsArg::F16) => Ok(DeviceChoice::Cuda(self.gpu)),
+            (Device::Cpu, _) | (Device::Auto, NumericsArg::Exact | NumericsArg::Fast) => {
+                Ok(DeviceChoice::Cpu)
+            }
+            (Device::Auto, NumericsArg::Auto) => Ok(DeviceChoice::Auto),
         }
     }
 
@@ -108,7 +114,12 @@ impl DeviceArgs {
 
     /// How to set the CPU up, with so many threads.
     pub(super) fn cpu(&self, threads: &ThreadArgs) -> CpuOptions {
-        CpuOptions { threads: threads.threads, isa: self.isa, repack: self.repack.into() }
+        CpuOptions {
+            threads: threads.threads,
+            isa: self.isa,
+            repack: self.repack.into(),
+            numerics: self.numerics.into(),
+        }
     }
 }
 
@@ -126,14 +137,26 @@ pub(super) enum Device {
 
 /// A numerics profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Numerics {
+pub(super) enum NumericsArg {
     /// The device's own: `exact` on the CPU, `f16` on a GPU
     Auto,
-    /// Integer sums in a fixed order, on the CPU
+    /// Integer sums in a fixed order, on the CPU: the same bits for any batch, number of threads and instruction set
     Exact,
+    /// Faster prompts of types with blocks of 32 values, on a CPU with AMX; bits depend on how tokens are grouped
+    Fast,
     /// Half precision with sums in single precision and a fixed order, on a GPU
     #[cfg(feature = "cuda")]
     F16,
+}
+
+impl From<NumericsArg> for Numerics {
+    /// The CPU's; what a GPU alone has is the default there.
+    fn from(arg: NumericsArg) -> Numerics {
+        match arg {
+            NumericsArg::Fast => Numerics::Fast,
+            _ => Numerics::Exact,
+        }
+    }
 }
 
 /// [`Repack`] as a flag.

@@ -166,6 +166,7 @@ impl Args {
                 threads: Some(setting.threads),
                 isa: self.device.isa,
                 repack: self.device.repack.into(),
+                numerics: self.device.numerics.into(),
             },
             load: LoadOptions {
                 context: tests.iter().map(Test::context).max(),
@@ -225,7 +226,7 @@ fn machine(model: &AnyModel, facts: &Facts, host: &Host, setting: Setting) -> (M
     match model {
         AnyModel::Cpu(model) => {
             let isa = model.device().isa();
-            (Machine { isa: isa.to_string(), ..machine }, facts.kernels(isa))
+            (Machine { isa: isa.to_string(), ..machine }, facts.kernels(isa, model.device().numerics()))
         }
         #[cfg(feature = "cuda")]
         AnyModel::Cuda(model) => {

@@ -1,7 +1,7 @@
 //! `minfer doctor`.
 
 use anyhow::Result;
-use minfer::cpu::{Host, Isa, kernels, probe};
+use minfer::cpu::{Host, Isa, Numerics, kernels, probe};
 use minfer::facts::human_bytes;
 use minfer::source::{Cache, NAMED};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ impl Args {
                 "architectures": minfer::model::ARCHITECTURES.iter().map(|a| a.name).collect::<Vec<_>>(),
                 "cache": cache.as_ref().ok().map(|c| c.dir().display().to_string()),
                 "gpu": gpu_report(),
-                "kernels": kernels(Isa::best()).map(|k| json!({
+                "kernels": kernels(Isa::best(), Numerics::Exact).map(|k| json!({
                     "id": k.id(), "op": k.op, "type": k.ty.name(), "activations": k.activations,
                 })).collect::<Value>(),
             });
@@ -78,13 +78,13 @@ impl Args {
         let isa = Isa::best();
         if self.kernels {
             let mut text = String::from("kernels\n");
-            for k in kernels(isa) {
+            for k in kernels(isa, Numerics::Exact) {
                 text += &format!("                {:<28} activations {}\n", k.id(), k.activations);
             }
             return text;
         }
         let names = |tuned: bool| {
-            let of_kind = kernels(isa).filter(|k| (k.op == "matmul") == tuned);
+            let of_kind = kernels(isa, Numerics::Exact).filter(|k| (k.op == "matmul") == tuned);
             of_kind.map(|k| k.ty.name()).collect::<Vec<_>>().join(" ")
         };
         format!(

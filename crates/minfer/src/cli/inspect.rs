@@ -50,7 +50,7 @@ impl Args {
             let mut report = json!({
                 "file": facts,
                 "format_version": gguf.version(),
-                "kernels": facts.kernels(device.isa()),
+                "kernels": facts.kernels(device.isa(), device.numerics()),
                 "memory": plan.as_ref().ok().map(memory_json),
                 "memory_available": free,
                 "runs": reason.is_none(),

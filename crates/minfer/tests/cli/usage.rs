@@ -67,7 +67,7 @@ fn what_is_not_built_is_unknown() {
         &["run", "--grammar", "g", "x"],
         #[cfg(not(feature = "cuda"))]
         &["run", "--device", "cuda", "x"],
-        &["run", "--numerics", "fast", "x"],
+        &["run", "--numerics", "loose", "x"],
         &["run", "--ctk", "fp8", "x"],
         &["bench", "--npl", "8"],
         &["serve"],

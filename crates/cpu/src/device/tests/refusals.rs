@@ -16,6 +16,13 @@ fn message(result: Result<impl Sized, DeviceError>) -> String {
 }
 
 #[test]
+fn a_level_without_faster_forms_refuses_them() {
+    let options = CpuOptions { numerics: Numerics::Fast, ..options(Isa::Scalar, 1, Repack::On) };
+    let what = message(CpuDevice::new(&options));
+    assert!(what.contains("numerics fast") && what.contains("scalar") && what.contains("amx"), "{what}");
+}
+
+#[test]
 fn levels_that_are_not_there() {
     assert_eq!(choose(None, &[Isa::Scalar, Isa::Avx2]).ok(), Some(Isa::Avx2));
     assert_eq!(choose(Some(Isa::Scalar), &[Isa::Scalar, Isa::Avx2]).ok(), Some(Isa::Scalar));

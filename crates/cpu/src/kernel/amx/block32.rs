@@ -29,7 +29,7 @@ pub(crate) unsafe fn block32<S: TileVectors, F: Block32>(job: &MatMul, tiles: &m
         tiles.configure(&HALF);
         let mut weights = [Weights::EMPTY; PANELS];
         let mut room = Room::EMPTY;
-        for_passes!(S, job, |pass, panel, count, sums| {
+        for_passes!(S, job, DEPTH, |pass, panel, count, sums| {
             for g in 0..pass.depth.div_ceil(256) {
                 let blocks = 8.min(pass.depth / 32 - 8 * g);
                 for (p, w) in weights[..count].iter_mut().enumerate() {

@@ -1,9 +1,9 @@
 //! The tile unit in software, so that everything around it is tested on any machine.
 
 use super::*;
-use crate::arch::scalar::Scalar;
 use crate::format::{Block32, Super256, with_formats};
 use crate::kernel::matmul::MatMulFn;
+use crate::kernel::vector::{self, QuantizeJob};
 
 /// Eight registers of sixteen rows of 64 bytes.
 struct Soft {
@@ -70,32 +70,84 @@ impl Tiles for Soft {
     }
 }
 
-/// # Safety
-/// See [`MatMulFn`].
-unsafe fn soft_block32<F: Block32>(job: &MatMul) {
-    // SAFETY: the contract of [`MatMulFn`]; software needs no features.
-    unsafe { block32::<Scalar, F>(job, &mut Soft::new()) }
+/// Tables of the kernels over the unit in software, by [`crate::matrix::FORMATS`]: what is in use, and the `fast` forms.
+#[derive(Clone, Copy)]
+pub(crate) struct SoftKernels {
+    pub(crate) exact: &'static [Option<MatMulFn>],
+    pub(crate) fast: &'static [Option<MatMulFn>],
+    pub(crate) quantize: unsafe fn(&QuantizeJob),
 }
 
-/// # Safety
-/// See [`MatMulFn`].
-unsafe fn soft_super256<F: Super256>(job: &MatMul) {
-    // SAFETY: as above.
-    unsafe { super256::<Scalar, F>(job, &mut Soft::new()) }
-}
-
-/// Float formats have no kernel of the unit.
+/// Float formats, or those without a fast form, have no kernel of the unit.
 macro_rules! none {
     ($format:ty) => {
         None
     };
 }
 
-macro_rules! soft_table {
+macro_rules! exact_table {
     (block32: [$($b:ty),*] super256: [$($s:ty),*] float: [$($f:ty),*]) => {
         &[$(Some(soft_block32::<$b>),)* $(Some(soft_super256::<$s>),)* $(none!($f),)*]
     };
 }
 
-/// By [`crate::matrix::FORMATS`]: the kernels of a tile unit in software.
-pub(crate) static KERNELS: &[Option<MatMulFn>] = with_formats!(soft_table);
+macro_rules! fast_table {
+    (block32: [$($b:ty),*] super256: [$($s:ty),*] float: [$($f:ty),*]) => {
+        &[$(Some(soft_wide32::<$b>),)* $(none!($s),)* $(none!($f),)*]
+    };
+}
+
+/// The kernels with some vectors.
+macro_rules! soft {
+    ($name:ident, $vectors:ty $(, $features:literal)?) => {
+        pub(crate) mod $name {
+            use super::*;
+
+            // SAFETY: the contract of [`MatMulFn`]; the CPU has the vectors' features, software needs no others.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn soft_block32<F: Block32>(job: &MatMul) {
+                // SAFETY: as above.
+                unsafe { block32::<$vectors, F>(job, &mut Soft::new()) }
+            }
+            // SAFETY: as above.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn soft_super256<F: Super256>(job: &MatMul) {
+                // SAFETY: as above.
+                unsafe { super256::<$vectors, F>(job, &mut Soft::new()) }
+            }
+            // SAFETY: as above.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn soft_wide32<F: Block32>(job: &MatMul) {
+                // SAFETY: as above.
+                unsafe { wide32::<$vectors, F>(job, &mut Soft::new()) }
+            }
+
+            // SAFETY: as above.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantize_wide(job: &QuantizeJob) {
+                // SAFETY: as above.
+                unsafe { vector::quantize_wide::<$vectors>(job) }
+            }
+
+            pub(crate) static KERNELS: SoftKernels = SoftKernels {
+                exact: with_formats!(exact_table),
+                fast: with_formats!(fast_table),
+                quantize: quantize_wide,
+            };
+        }
+    };
+}
+
+soft!(portable, crate::arch::scalar::Scalar);
+#[cfg(target_arch = "x86_64")]
+soft!(vnni, crate::arch::Vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
+
+/// Those that this machine has the vectors for.
+pub(crate) fn kernels() -> Vec<SoftKernels> {
+    let mut kernels = vec![portable::KERNELS];
+    #[cfg(target_arch = "x86_64")]
+    if crate::Isa::Vnni.available() {
+        kernels.push(vnni::KERNELS);
+    }
+    kernels
+}

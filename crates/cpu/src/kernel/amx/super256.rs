@@ -1,11 +1,13 @@
-//! The K-quants on a tile unit.
+//! Types whose weights are folded, 256 values of K at a time, into integers of two planes: the K-quants exactly, the others
+//! to sixteen bits in the `fast` profile.
 //!
 //! # Safety
 //! As in [`super`].
 
 use super::*;
-use crate::format::Super256;
+use crate::format::{Block32, Super256};
 use crate::kernel::vector::SUM_WORDS;
+use std::marker::PhantomData;
 
 /// 256 values of sixteen rows, ready for the tile unit.
 #[repr(C, align(64))]
@@ -23,9 +25,154 @@ impl Weights {
         Weights { planes: [[[0; 64]; 64]; 2], pairs: [[0; LANES]; 8], d: [0.0; LANES], dmin: [0.0; LANES] };
 }
 
+/// How weights become planes.
+///
+/// # Safety
+/// Of `unpack`: the panel has `blocks` blocks of 32 values from the `256·g`th value on; the CPU has the features of `S`.
+trait Folded {
+    /// Whether there are minima, in [`Weights::pairs`].
+    const HAS_MIN: bool;
+    /// Values that share a minimum.
+    const SCALED: usize = 32;
+    /// The high plane counts `2^SHIFT`: 3, 7 or 8.
+    const SHIFT: u32;
+    /// Whether activations have two planes, too ([`quantize_wide`](crate::kernel::vector::quantize_wide)); `SHIFT` is 8 then.
+    const WIDE: bool = false;
+    /// Values of K of a pass.
+    const DEPTH: usize = DEPTH;
+
+    /// Bytes of a panel before the `256·g`th value of K.
+    fn bytes_before(g: usize) -> usize;
+    unsafe fn unpack<S: TileVectors>(panel: *const u8, g: usize, blocks: usize, to: &mut Weights);
+}
+
+/// A K-quant.
+struct Exact<F>(PhantomData<F>);
+
 /// Whether planes are the products with the scale's two octal digits: those of six bits with small codes.
 const fn octal<F: Super256>() -> bool {
     F::HAS_MIN && F::MAX * 7 < 128
+}
+
+impl<F: Super256> Folded for Exact<F> {
+    const HAS_MIN: bool = F::HAS_MIN;
+    const SCALED: usize = F::SCALED;
+    const SHIFT: u32 = if octal::<F>() { 3 } else { 7 };
+
+    #[inline(always)]
+    fn bytes_before(g: usize) -> usize {
+        g * F::GROUP_BYTES
+    }
+
+    #[inline(always)]
+    unsafe fn unpack<S: TileVectors>(panel: *const u8, g: usize, _blocks: usize, to: &mut Weights) {
+        let group = panel.wrapping_add(Self::bytes_before(g));
+        let units = F::SCALED / 4;
+        let [low, high] = &mut to.planes;
+        // SAFETY: the group is whole; the caller vouches for the ISA.
+        unsafe {
+            for j in 0..256 / F::SCALED {
+                let scale = F::scale::<S>(group, j);
+                let (ones, eights) = S::digits(scale);
+                for u in j * units..(j + 1) * units {
+                    let q = F::unit::<S>(group, u);
+                    if octal::<F>() {
+                        S::store_bytes(low[u].as_mut_ptr(), S::times(q, ones));
+                        S::store_bytes(high[u].as_mut_ptr(), S::times(q, eights));
+                    } else {
+                        S::planes(q, F::ZERO, scale, low[u].as_mut_ptr(), high[u].as_mut_ptr());
+                    }
+                }
+            }
+            if F::HAS_MIN {
+                for p in 0..128 / F::SCALED {
+                    let pair = S::pair(F::min::<S>(group, 2 * p), F::min::<S>(group, 2 * p + 1));
+                    S::store_i(to.pairs[p].as_mut_ptr(), pair);
+                }
+                S::store(to.dmin.as_mut_ptr(), F::dmin::<S>(group));
+            }
+            S::store(to.d.as_mut_ptr(), F::d::<S>(group));
+        }
+    }
+}
+
+/// A type of 32-value blocks, to sixteen bits: `w ≈ s·W` with one float `s` per row and 256 values, and
+/// `W = (q − ZERO)·2^a·f / 2^15 + m`, `f` and `m` integers of sixteen bits per block. Within 2e-4 of the largest |w|.
+struct Wide<F>(PhantomData<F>);
+
+/// Smallest `s` of [`Wide`]: its inverse, times what codes are raised by, is a float.
+const SMALLEST: f32 = 1e-30;
+
+/// Largest |q − ZERO|.
+const fn largest<F: Block32>() -> u32 {
+    let above = F::MAX.abs_diff(F::ZERO as u32);
+    if F::SIGNED || above > F::ZERO as u32 { above } else { F::ZERO as u32 }
+}
+
+/// The `a` of [`Wide`]: codes then have fifteen bits and a sign.
+const fn raise<F: Block32>() -> u32 {
+    14 - if F::SIGNED { 6 } else { largest::<F>().ilog2() }
+}
+
+impl<F: Block32> Folded for Wide<F> {
+    const HAS_MIN: bool = false;
+    const SHIFT: u32 = 8;
+    const WIDE: bool = true;
+    const DEPTH: usize = DEPTH / 2;
+
+    #[inline(always)]
+    fn bytes_before(g: usize) -> usize {
+        8 * g / F::SLOTS * F::GROUP_BYTES
+    }
+
+    #[inline(always)]
+    unsafe fn unpack<S: TileVectors>(panel: *const u8, g: usize, blocks: usize, to: &mut Weights) {
+        let place = |b: usize| {
+            let block = 8 * g + b;
+            (panel.wrapping_add(block / F::SLOTS * F::GROUP_BYTES), block % F::SLOTS)
+        };
+        let [low, high] = &mut to.planes;
+        // SAFETY: the blocks are there; the caller vouches for the ISA.
+        unsafe {
+            // The largest that `(q − ZERO)·d + m` can be, and what keeps `f` within sixteen bits; NaN where one is.
+            let mut reach = S::splat(0.0);
+            for b in 0..blocks {
+                let (group, slot) = place(b);
+                let d = S::max_abs(F::scale::<S>(group, slot), S::splat(0.0));
+                let mut top = S::mul(d, S::splat(largest::<F>() as f32 / 30000.0));
+                if F::HAS_MIN {
+                    let m = S::max_abs(F::min::<S>(group, slot), S::splat(0.0));
+                    top = S::fma(m, S::splat(1.0 / 30000.0), top);
+                }
+                let factor = S::mul(d, S::splat((1 << (15 - raise::<F>())) as f32 / 32000.0));
+                reach = S::max_abs(reach, S::max_abs(top, factor));
+            }
+            let scale = S::max_abs(reach, S::splat(SMALLEST));
+            let inverse = S::div(S::splat(1.0), scale);
+            for b in 0..8 {
+                if b >= blocks {
+                    for u in 8 * b..8 * b + 8 {
+                        (low[u], high[u]) = ([0; 64], [0; 64]);
+                    }
+                    continue;
+                }
+                let (group, slot) = place(b);
+                let unit = S::mul(inverse, S::splat((1 << (15 - raise::<F>())) as f32));
+                let factor = S::halves(S::mul(F::scale::<S>(group, slot), unit));
+                let min = S::halves(if F::HAS_MIN {
+                    S::mul(F::min::<S>(group, slot), inverse)
+                } else {
+                    S::splat(0.0)
+                });
+                for u in 0..8 {
+                    let q = S::centred(F::unit::<S>(group, slot, u), F::ZERO);
+                    let (low, high) = (low[8 * b + u].as_mut_ptr(), high[8 * b + u].as_mut_ptr());
+                    S::wide(q, raise::<F>(), factor, min, low, high);
+                }
+            }
+            S::store(to.d.as_mut_ptr(), scale);
+        }
+    }
 }
 
 /// The K-quants.
@@ -35,56 +182,44 @@ const fn octal<F: Super256>() -> bool {
 #[inline(always)]
 pub(crate) unsafe fn super256<S: TileVectors, F: Super256>(job: &MatMul, tiles: &mut impl Tiles) {
     // SAFETY: passed on.
+    unsafe { folded::<S, Exact<F>>(job, tiles) }
+}
+
+/// The formats with 32-value blocks, weights and activations to sixteen bits.
+///
+/// # Safety
+/// See [`crate::kernel::matmul::MatMulFn`].
+#[inline(always)]
+pub(crate) unsafe fn wide32<S: TileVectors, F: Block32>(job: &MatMul, tiles: &mut impl Tiles) {
+    // SAFETY: passed on.
+    unsafe { folded::<S, Wide<F>>(job, tiles) }
+}
+
+#[inline(always)]
+unsafe fn folded<S: TileVectors, F: Folded>(job: &MatMul, tiles: &mut impl Tiles) {
+    // SAFETY: passed on.
     unsafe {
         tiles.configure(&FULL);
         let mut weights = [Weights::EMPTY; PANELS];
         let mut room = Room::EMPTY;
-        for_passes!(S, job, |pass, panel, count, sums| {
-            for g in 0..pass.depth / 256 {
-                let group = panel.add((pass.k / 256 + g) * F::GROUP_BYTES);
+        for_passes!(S, job, F::DEPTH, |pass, panel, count, sums| {
+            let groups = pass.depth.div_ceil(256);
+            for g in 0..groups {
+                let at = pass.k / 256 + g;
                 for p in 0..count {
-                    unpack::<S, F>(group.add(p * job.panel_bytes), &mut weights[p]);
+                    let blocks = 8.min(pass.depth / 32 - 8 * g);
+                    F::unpack::<S>(panel.add(p * job.panel_bytes), at, blocks, &mut weights[p]);
                 }
                 // What is unpacked next: the next super-block, or these of the next panels.
-                let next = if g + 1 < pass.depth / 256 {
-                    group.wrapping_add(F::GROUP_BYTES)
+                let next = if g + 1 < groups {
+                    panel.wrapping_add(F::bytes_before(at + 1))
                 } else {
-                    panel.wrapping_add(count * job.panel_bytes + pass.k / 256 * F::GROUP_BYTES)
+                    panel.wrapping_add(count * job.panel_bytes + F::bytes_before(pass.k / 256))
                 };
                 super_block::<S, F>(&pass, g, &weights[..count], next, tiles, &mut room, &mut sums);
             }
         });
         tiles.release();
-    }
-}
-
-#[inline(always)]
-unsafe fn unpack<S: TileVectors, F: Super256>(group: *const u8, to: &mut Weights) {
-    let units = F::SCALED / 4;
-    let [low, high] = &mut to.planes;
-    // SAFETY: the group is whole; the caller vouches for the ISA.
-    unsafe {
-        for j in 0..256 / F::SCALED {
-            let scale = F::scale::<S>(group, j);
-            let (ones, eights) = S::digits(scale);
-            for u in j * units..(j + 1) * units {
-                let q = F::unit::<S>(group, u);
-                if octal::<F>() {
-                    S::store_bytes(low[u].as_mut_ptr(), S::times(q, ones));
-                    S::store_bytes(high[u].as_mut_ptr(), S::times(q, eights));
-                } else {
-                    S::planes(q, F::ZERO, scale, low[u].as_mut_ptr(), high[u].as_mut_ptr());
-                }
-            }
-        }
-        if F::HAS_MIN {
-            for p in 0..128 / F::SCALED {
-                let pair = S::pair(F::min::<S>(group, 2 * p), F::min::<S>(group, 2 * p + 1));
-                S::store_i(to.pairs[p].as_mut_ptr(), pair);
-            }
-            S::store(to.dmin.as_mut_ptr(), F::dmin::<S>(group));
-        }
-        S::store(to.d.as_mut_ptr(), F::d::<S>(group));
     }
 }
 
@@ -97,9 +232,19 @@ struct Pending {
     words: *const i32,
 }
 
+/// Activations of 32 tokens.
+#[derive(Clone, Copy)]
+struct Inputs {
+    a: *const u8,
+    /// From their high bytes to the low ones.
+    low: usize,
+    /// What is to be asked for.
+    ahead: *const u8,
+}
+
 /// One super-block of all tokens of a pass, 32 at a time: two tiles of tokens × two planes.
 #[inline(always)]
-unsafe fn super_block<S: TileVectors, F: Super256>(
+unsafe fn super_block<S: TileVectors, F: Folded>(
     pass: &Pass<'_>,
     g: usize,
     weights: &[Weights],
@@ -109,11 +254,12 @@ unsafe fn super_block<S: TileVectors, F: Super256>(
     sums: &mut [Sums; PANELS],
 ) {
     let (blocks, at) = (pass.tokens.div_ceil(32), pass.scale(g, 256));
-    let lines = F::GROUP_BYTES.div_ceil(64).div_ceil(4 * blocks);
+    let lines = F::bytes_before(1).div_ceil(64).div_ceil(4 * blocks);
     // SAFETY: tiles lie in the activations and in the weights; the rest is passed on.
     unsafe {
         let (mut d, mut words) = (pass.job.acts.d.add(at), pass.job.acts.sum.add(at * SUM_WORDS));
         let mut a = pass.tiles(g);
+        let low = pass.job.acts.layout.bytes(pass.job.tokens, pass.job.k);
         let Room { done, nowhere } = room;
         // Before the first products there is nothing to finish; what is there goes nowhere.
         let mut last =
@@ -130,8 +276,14 @@ unsafe fn super_block<S: TileVectors, F: Super256>(
                         for line in (4 * b + $step) * lines..(4 * b + $step + 1) * lines {
                             S::prefetch(next.wrapping_add(64 * line));
                         }
-                        let ahead = ahead.wrapping_add($step * 2 * TILE / PANELS);
-                        products::<S, F, $step>(a, ahead, planes, tiles, done, last, &constants);
+                        products::<S, F, $step>(
+                            Inputs { a, low, ahead: ahead.wrapping_add($step * 2 * TILE / PANELS) },
+                            planes,
+                            tiles,
+                            done,
+                            last,
+                            &constants,
+                        );
                     };
                 }
                 step!(0);
@@ -159,9 +311,8 @@ unsafe fn super_block<S: TileVectors, F: Super256>(
 /// rows of `last` that belong to the step: a product occupies the unit for sixteen cycles, and what the processor
 /// looks ahead is short. The first products of a register go into new sums, once the old ones are taken out.
 #[inline(always)]
-unsafe fn products<S: TileVectors, F: Super256, const STEP: usize>(
-    a: *const u8,
-    ahead: *const u8,
+unsafe fn products<S: TileVectors, F: Folded, const STEP: usize>(
+    Inputs { a, low, ahead }: Inputs,
     planes: *const u8,
     tiles: &mut impl Tiles,
     done: &mut Products,
@@ -183,6 +334,9 @@ unsafe fn products<S: TileVectors, F: Super256, const STEP: usize>(
             ($($r:literal)*) => {
                 $(for line in $r * 2..$r * 2 + 4 {
                     S::prefetch(ahead.wrapping_add(64 * line));
+                    if F::WIDE {
+                        S::prefetch(ahead.wrapping_add(low + 64 * line));
+                    }
                 }
                 match STEP {
                     0 => two_rows::<S, F, { $r }>(done, last, w),
@@ -212,6 +366,14 @@ unsafe fn products<S: TileVectors, F: Super256, const STEP: usize>(
         rows!(4);
         renew!(3);
         tiles.dot::<3, 5, 7>();
+        if F::WIDE {
+            // Low bytes of activations count as the low bytes of weights do.
+            let a = a.add(low);
+            tiles.load::<4, 0>(a);
+            tiles.dot::<0, 4, 7>();
+            tiles.load::<5, 4096>(a);
+            tiles.dot::<2, 5, 7>();
+        }
         rows!(6);
     }
 }
@@ -225,7 +387,7 @@ struct Constants<S: TileVectors> {
 
 impl<S: TileVectors> Constants<S> {
     #[inline(always)]
-    unsafe fn of<F: Super256>(w: &Weights) -> Constants<S> {
+    unsafe fn of<F: Folded>(w: &Weights) -> Constants<S> {
         // SAFETY: the caller vouches for the ISA.
         unsafe {
             let pair = |i: usize| if F::HAS_MIN { S::load_i(w.pairs[i].as_ptr()) } else { S::splat_i(0) };
@@ -237,7 +399,7 @@ impl<S: TileVectors> Constants<S> {
 
 /// The float steps of tokens `R` and `R + 1`. What lies beyond the tokens of a pass is computed, and not used.
 #[inline(always)]
-unsafe fn two_rows<S: TileVectors, F: Super256, const R: usize>(
+unsafe fn two_rows<S: TileVectors, F: Folded, const R: usize>(
     done: &Products,
     last: Pending,
     w: &Constants<S>,
@@ -253,7 +415,7 @@ unsafe fn two_rows<S: TileVectors, F: Super256, const R: usize>(
 
 /// The float step of a token.
 #[inline(always)]
-unsafe fn row<S: TileVectors, F: Super256>(
+unsafe fn row<S: TileVectors, F: Folded>(
     [low, high]: [*const i32; 2],
     w: &Constants<S>,
     slot: *mut f32,
@@ -263,7 +425,11 @@ unsafe fn row<S: TileVectors, F: Super256>(
     // SAFETY: passed on.
     unsafe {
         let (low, high) = (S::load_i(low.cast()), S::load_i(high.cast()));
-        let s = if octal::<F>() { S::join::<3>(low, high) } else { S::join::<7>(low, high) };
+        let s = match F::SHIFT {
+            3 => S::join::<3>(low, high),
+            7 => S::join::<7>(low, high),
+            _ => S::join::<8>(low, high),
+        };
         let da = S::splat(d);
         let mut acc = S::fma(S::to_f(s), S::mul(w.d, da), S::load(slot));
         if F::HAS_MIN {

@@ -105,7 +105,7 @@ fn quantized(kernels: &crate::arch::Kernels, block: usize, x: &[f32]) -> Quantiz
     let mut out =
         Quantized { q: vec![99; k], d: vec![7.0; k / block], ds: vec![7.0; k / 32], sum: vec![99; sums] };
     let (q, d, ds, sum) = (out.q.as_mut_ptr(), out.d.as_mut_ptr(), out.ds.as_mut_ptr(), out.sum.as_mut_ptr());
-    let job = QuantizeJob { x: x.as_ptr(), k, q, step: 64, group: 256, scale_step: 1, d, ds, sum };
+    let job = QuantizeJob { x: x.as_ptr(), k, q, step: 64, group: 256, plane: 0, scale_step: 1, d, ds, sum };
     // SAFETY: the outputs are as long as the job says; the level is available.
     unsafe { if block == 32 { (kernels.quantize32)(&job) } else { (kernels.quantize256)(&job) } };
     out
@@ -336,4 +336,46 @@ fn halves() {
             assert!(same, "{}: {x} became {found}, not {expected}", kernels.isa);
         }
     }
+}
+
+/// Within half a step of sixteen bits; the same bytes with all vectors.
+#[test]
+fn quantizes_to_two_planes() {
+    let mut x = Rng(7).normals(256 + 96, 1.0);
+    // A block of nothing, one that is small, one that is large.
+    x[32..64].fill(0.0);
+    x[64..96].iter_mut().for_each(|v| *v *= 1e-4);
+    x[300..310].iter_mut().for_each(|v| *v *= 1e4);
+    let k = x.len();
+    let mut first: Option<(Vec<i8>, Vec<f32>)> = None;
+    for level in crate::kernel::amx::soft::kernels() {
+        let (mut q, mut d, mut none, mut sum) = (vec![99i8; 1024], vec![7f32; 2], [0f32; 0], [0i32; 0]);
+        let job = QuantizeJob {
+            x: x.as_ptr(),
+            k,
+            q: q.as_mut_ptr(),
+            step: 64,
+            group: 256,
+            plane: 512,
+            scale_step: 1,
+            d: d.as_mut_ptr(),
+            ds: none.as_mut_ptr(),
+            sum: sum.as_mut_ptr(),
+        };
+        // SAFETY: two planes of 512 bytes, two scales; sums are not written.
+        unsafe { (level.quantize)(&job) };
+        for i in 0..512 {
+            let found =
+                f64::from(i32::from(q[i]) * 256 + i32::from(q[512 + i])) * f64::from(d[i / 256] / 256.0);
+            let expected = x.get(i).map_or(0.0, |x| f64::from(*x));
+            let step = f64::from(d[i / 256] / 256.0);
+            assert!((found - expected).abs() <= 0.51 * step, "{i}: {found} for {expected}, step {step}");
+        }
+        let first = first.get_or_insert_with(|| (q.clone(), d.clone()));
+        assert_eq!((&first.0, &first.1), (&q, &d));
+    }
+    // The step is a 30,000th of what the largest can be.
+    let largest = x[256..].iter().fold(0f32, |m, v| m.max(v.abs()));
+    let d = first.expect("a level").1[1];
+    assert!((d / 256.0 * 30_000.0 / largest - 1.0).abs() < 1e-5);
 }
