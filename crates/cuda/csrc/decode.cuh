@@ -134,7 +134,8 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
     grid_wait();
 
     if (a.clear && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
-    const float unscale = prepare_part(row, batch, x, part * QT_K, (part + part_len) * QT_K, shared.reduce);
+    const float unscale = prepare_part(row, batch, FragmentRow(x, part_len * QT_K, 4 * threadIdx.x),
+                                       part * QT_K, (part + part_len) * QT_K, shared.reduce);
     __syncthreads();
     if (split > 1) cluster_wait();
 

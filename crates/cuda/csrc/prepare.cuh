@@ -184,10 +184,48 @@ __device__ __forceinline__ Moments row_moments(const RowArgs& a, RowBatch& batch
 // fragment of one more step: for each t the sums of groups 2t and 2t + 1 rounded to half, then what that lost.
 __device__ __forceinline__ int sum_place(int k) { return k / 256 * 16 + k % 256 / 64 * 4 + k % 64 / 32; }
 
-// Columns `begin` to `end` of a row, multiples of 64, as `prepare_row` writes them to `out`, zero from n on; with sums of
-// groups behind them if they are multiples of 256. Returns what undoes the row's power of two. `batch` has what
+// A row, or a part of one, where m16n8k16's B fragments come from.
+struct FragmentRow {
+    half *to, *sum_to;
+    // `columns` of it go to `out`; `own` is the thread's first one.
+    __device__ __forceinline__ FragmentRow(half* out, int columns, int own)
+        : to(out + fragment_place(own)), sum_to(out + columns + sum_place(own)) {}
+    // Four values and the sum of a group of 32, `on` columns after the first, a multiple of 256.
+    __device__ __forceinline__ void values(int on, half2 low, half2 high) const {
+        *reinterpret_cast<half2*>(to + on) = low;
+        *reinterpret_cast<half2*>(to + on + 16) = high;
+    }
+    __device__ __forceinline__ void sum(int on, half whole, half rest) const {
+        sum_to[on / 16] = whole;
+        sum_to[on / 16 + 2] = rest;
+    }
+};
+
+// Tokens of a tile of a product's input for warpgroups.
+constexpr int TILE_TOKENS = 128;
+
+// A row of a tile: [columns / 64][TILE_TOKENS][64] with 16-byte chunks exclusive-ored with the token's number, and behind
+// all of it the sums as B of one more step per 256 columns: 8 × 16-byte cores, of whole sums and of what they lost.
+struct TileRow {
+    half *to, *sum_to;
+    __device__ __forceinline__ TileRow(half* tile, int columns, int token, int own)
+        : to(tile + own / 64 * 64 * TILE_TOKENS + token * 64 + ((own % 64 / 8) ^ (token & 7)) * 8 + own % 8),
+          sum_to(tile + (columns + own / 256 * 16) * TILE_TOKENS + token / 8 * 128 + token % 8 * 8 + own % 256 / 32) {}
+    __device__ __forceinline__ void values(int on, half2 low, half2 high) const {
+        *reinterpret_cast<uint2*>(to + on * TILE_TOKENS) = make_uint2(as_u32(low), as_u32(high));
+    }
+    __device__ __forceinline__ void sum(int on, half whole, half rest) const {
+        half* place = sum_to + on / 16 * TILE_TOKENS;
+        place[0] = whole;
+        place[64] = rest;
+    }
+};
+
+// Columns `begin` to `end` of a row, multiples of 64, to `out`, zero from n on; with sums of groups if they are multiples
+// of 256. Returns what undoes the row's power of two. `batch` has what
 // `load_norm` gives for `begin`. All threads of the block; no barrier after the last store.
-__device__ __forceinline__ float prepare_part(const RowArgs& a, RowBatch& batch, half* out, int begin, int end,
+template <class Row>
+__device__ __forceinline__ float prepare_part(const RowArgs& a, RowBatch& batch, const Row& out, int begin, int end,
                                               float* shared) {
     float most;
     const int own = begin + 4 * threadIdx.x;
@@ -197,7 +235,6 @@ __device__ __forceinline__ float prepare_part(const RowArgs& a, RowBatch& batch,
     const float scale = row_scale(most);
     const bool sums = (end - begin) % 256 == 0;
     // QUADS is a multiple of 256: a thread's quads lie equally far from each other in the result.
-    half *to = out + fragment_place(4 * threadIdx.x), *sum_to = out + (end - begin) + sum_place(4 * threadIdx.x);
     for (int first = 0; first < end - begin; first += BATCH * QUADS) {
         if (first != 0) {
             batch.load_norm(a, own + first);
@@ -209,10 +246,7 @@ __device__ __forceinline__ float prepare_part(const RowArgs& a, RowBatch& batch,
             const float4 y = i < a.n ? batch.value(a, m, j) : float4();
             const half2 low = __floats2half2_rn(y.x * scale, y.y * scale);
             const half2 high = __floats2half2_rn(y.z * scale, y.w * scale);
-            if (i < end) {
-                *reinterpret_cast<half2*>(to + first + j * QUADS) = low;
-                *reinterpret_cast<half2*>(to + first + j * QUADS + 16) = high;
-            }
+            if (i < end) out.values(first + j * QUADS, low, high);
             if (a.plain && i < a.n) *reinterpret_cast<float4*>(a.plain + i) = y;
             if (sums) {
                 const float2 l = __half22float2(low), h = __half22float2(high);
@@ -221,9 +255,7 @@ __device__ __forceinline__ float prepare_part(const RowArgs& a, RowBatch& batch,
                 for (int d = 1; d < 8; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
                 if (threadIdx.x % 8 == 0 && i < end) {
                     const half whole = __float2half_rn(sum);
-                    half* place = sum_to + (first + j * QUADS) / 16;
-                    place[0] = whole;
-                    place[2] = __float2half_rn(sum - __half2float(whole));
+                    out.sum(first + j * QUADS, whole, __float2half_rn(sum - __half2float(whole)));
                 }
             }
         }
@@ -232,7 +264,8 @@ __device__ __forceinline__ float prepare_part(const RowArgs& a, RowBatch& batch,
 }
 
 // A whole row, padded to a multiple of 64.
-__device__ __forceinline__ float prepare_row(const RowArgs& a, half* out, int padded, float* shared) {
+template <class Row>
+__device__ __forceinline__ float prepare_row(const RowArgs& a, const Row& out, int padded, float* shared) {
     RowBatch batch;
     batch.load_norm(a, 4 * threadIdx.x);
     return prepare_part(a, batch, out, 0, padded, shared);

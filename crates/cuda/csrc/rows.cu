@@ -5,7 +5,7 @@ namespace {
 struct PrepareArgs {
     RowArgs row;             // of row 0
     const uint32_t* gather;  // row of x for each row of the result, or null
-    half* out;               // [rows][out_stride], see `prepare_row`
+    half* out;               // [rows][out_stride], see `prepare_part`
     float* unscale;          // [rows]
     int x_stride;            // of x and other
     int out_stride;
@@ -23,19 +23,31 @@ struct NormRowsArgs {
 };
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare_rows(const PrepareArgs a) {
+namespace {
+template <bool TILES>
+__device__ __forceinline__ void prepare(const PrepareArgs& a) {
     __shared__ float shared[2 * PREPARE_WARPS];
     grid_wait();
-    const int row = blockIdx.x, n = a.row.n;
+    const int row = blockIdx.x, n = a.row.n, padded = (n + 63) / 64 * 64, thread = 4 * threadIdx.x;
     const size_t from = static_cast<size_t>(a.gather ? a.gather[row] : row) * a.x_stride;
     RowArgs own = a.row;
     own.x += from;
     if (own.other) own.other += from;
     if (own.plain) own.plain += static_cast<size_t>(row) * n;
-    half* out = a.out + static_cast<size_t>(row) * a.out_stride;
-    const float unscale = prepare_row(own, out, (n + 63) / 64 * 64, shared);
+    float unscale;
+    if (TILES) {
+        half* tile = a.out + static_cast<size_t>(row / TILE_TOKENS * TILE_TOKENS) * a.out_stride;
+        unscale = prepare_row(own, TileRow(tile, padded, row % TILE_TOKENS, thread), padded, shared);
+    } else {
+        half* out = a.out + static_cast<size_t>(row) * a.out_stride;
+        unscale = prepare_row(own, FragmentRow(out, padded, thread), padded, shared);
+    }
     if (threadIdx.x == 0) a.unscale[row] = unscale;
 }
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare_rows(const PrepareArgs a) { prepare<false>(a); }
+extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare_tiles(const PrepareArgs a) { prepare<true>(a); }
 
 // A norm of whole rows, stored or added.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) norm_rows(const NormRowsArgs a) {

@@ -49,6 +49,7 @@ pub struct CudaDevice {
 #[derive(Clone, Copy)]
 struct Common {
     prepare_rows: Kernel,
+    prepare_tiles: Kernel,
     norm_rows: Kernel,
     rope_angles: Kernel,
     finish_heads: Kernel,
@@ -56,9 +57,12 @@ struct Common {
     attention_walk: [Kernel; 3],
     attention_split: [Kernel; 3],
     attention_merge: Kernel,
+    /// Of many tokens, for heads of as many channels.
+    attention_tile: [(usize, Kernel); 2],
     decode_matmul: Kernel,
-    /// For heads of 64 and 128 channels.
+    /// For heads of 64 and 128 channels; of short contexts, and of long ones.
     decode_attention: [Kernel; 2],
+    decode_attention_deep: [Kernel; 2],
 }
 
 /// A distinct rope of the loaded stages.
@@ -187,16 +191,25 @@ impl CudaDevice {
         };
         let common = Common {
             prepare_rows: get("rows", "prepare_rows")?,
+            prepare_tiles: get("rows", "prepare_tiles")?,
             norm_rows: get("rows", "norm_rows")?,
             rope_angles: get("heads", "rope_angles")?,
             finish_heads: get("heads", "finish_heads")?,
             attention_walk: attention("walk")?,
             attention_split: attention("split")?,
             attention_merge: get("attention", "attention_merge")?,
+            attention_tile: [
+                (64, with_shared("attention_tile", "attention_tile_d64")?),
+                (128, with_shared("attention_tile", "attention_tile_d128")?),
+            ],
             decode_matmul: with_shared("decode", "decode_matmul")?,
             decode_attention: [
                 with_shared("decode_attention", "decode_attention_d64")?,
                 with_shared("decode_attention", "decode_attention_d128")?,
+            ],
+            decode_attention_deep: [
+                with_shared("decode_attention", "decode_attention_d64_deep")?,
+                with_shared("decode_attention", "decode_attention_d128_deep")?,
             ],
         };
         Ok(CudaDevice {

@@ -1,7 +1,7 @@
 //! Weights on the GPU.
 
 use crate::args::{Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, at};
-use crate::driver::{Buffer, Kernel, Shape};
+use crate::driver::{Buffer, Gpu, Kernel, Shape};
 use crate::k_segments;
 use crate::kernels::{KERNEL_TYPES, Kernels, QT16_TYPES};
 use crate::launch::Lane;
@@ -11,6 +11,12 @@ use minfer_ops::{DeviceError, GgmlType, Weight};
 const FEW_TOKENS: usize = 8;
 /// Tokens of a block of the kernel for many.
 const TOKEN_TILE: usize = 32;
+/// Tokens of an input's tile, `TILE_TOKENS` of `csrc/prepare.cuh`, and tokens from which tiles are worth it.
+pub(crate) const TILE_TOKENS: usize = 128;
+const MANY_TOKENS: usize = 33;
+/// Threads of a block of the kernel for tiles, and rows of the result that it has.
+const TILE_THREADS: usize = 384;
+const TILE_ROWS: usize = 128;
 /// Rows of a unit, and of a block of the file's layout.
 pub(crate) const ROW_TILE: usize = 16;
 /// Values that kernels read at a time.
@@ -24,6 +30,8 @@ pub(crate) struct Input {
     /// Halves from one row to the next.
     pub(crate) stride: usize,
     pub(crate) rows: usize,
+    /// Whether the rows are those of tiles, `TileRow` of `csrc/prepare.cuh`, instead of fragments.
+    pub(crate) tiles: bool,
 }
 
 /// Where a product goes.
@@ -66,6 +74,8 @@ pub(crate) struct Matrix {
     scale: f32,
     /// Products with few and with many tokens; none in the file's layout for types whose every row is in QT16.
     products: Option<[Kernel; 2]>,
+    /// Products with tiles of tokens, and the shared memory of a block, if there is a kernel for them.
+    tiled: Option<(Kernel, usize)>,
     embed: Kernel,
 }
 
@@ -123,6 +133,7 @@ impl Matrix {
                 true => None,
                 false => Some(products(kernels, "file", name)?),
             },
+            tiled: None,
             embed: kernels.get("weights", &format!("embed_{name}"))?,
         })
     }
@@ -151,6 +162,7 @@ impl Matrix {
             data,
             layout: Layout::Qt16,
             products: Some(products(kernels, "qt16", name)?),
+            tiled: tiled(lane.gpu, kernels, name, *unit_bytes)?,
             ..*self
         }))
     }
@@ -172,6 +184,11 @@ impl Matrix {
             ty: ty as i32,
             unit_bytes: QT16_TYPES[ty].1 as i32,
         })
+    }
+
+    /// Whether products with `tokens` take tiles of them, which only such products do.
+    pub(crate) fn takes_tiles(&self, tokens: usize) -> bool {
+        self.tiled.is_some() && tokens >= MANY_TOKENS
     }
 
     /// How it lies in memory.
@@ -224,6 +241,15 @@ impl Matrix {
         let Some([few, many]) = self.products else {
             return Err(DeviceError::Fault(format!("a product with {} in the file's layout", self.ty)));
         };
+        if input.tiles {
+            let Some((kernel, shared)) = self.tiled else {
+                return Err(DeviceError::Fault(format!("tiles for {}", self.ty)));
+            };
+            let grid = [input.rows.div_ceil(TILE_TOKENS), self.rows.div_ceil(TILE_ROWS), 1];
+            let shape = Shape::new(grid, TILE_THREADS).with_shared(shared);
+            // SAFETY: as below; inputs have room for whole tiles.
+            return unsafe { lane.enqueue(kernel, shape, &args) };
+        }
         let (kernel, tokens) = match input.rows {
             0..=FEW_TOKENS => (few, 1),
             rows => (many, rows.div_ceil(TOKEN_TILE)),
@@ -268,6 +294,26 @@ fn products(kernels: &Kernels, layout: &str, name: &str) -> Result<[Kernel; 2], 
         kernels.get(&format!("matmul_{layout}"), &format!("matmul_{layout}_{name}_n{tokens}"))
     };
     Ok([of(FEW_TOKENS)?, of(TOKEN_TILE)?])
+}
+
+/// The kernel for tiles of tokens, of GPUs of compute capability 9.0, and its shared memory, `SHARED` of
+/// `csrc/matmul/wgmma.cuh`.
+fn tiled(
+    gpu: &Gpu,
+    kernels: &Kernels,
+    name: &str,
+    unit_bytes: usize,
+) -> Result<Option<(Kernel, usize)>, DeviceError> {
+    if gpu.info.capability != (9, 0) {
+        return Ok(None);
+    }
+    let (token_stages, weight_stages) = (6, 3);
+    let of_tokens = token_stages * TILE_TOKENS * 64 * 2;
+    let of_weights = weight_stages * (TILE_ROWS / ROW_TILE * unit_bytes + TILE_TOKENS * UNIT_SUMS * 2);
+    let barriers = 16 * (token_stages + weight_stages);
+    let kernel = kernels.get("matmul_wgmma", &format!("matmul_wgmma_{name}"))?;
+    gpu.allow_shared(kernel)?;
+    Ok(Some((kernel, of_tokens + of_weights + barriers)))
 }
 
 /// The power of two that brings weights of magnitude up to `most` into [128, 256): sums stay far from the end of

@@ -17,8 +17,6 @@ const THREADS: usize = 256;
 const BLOCKS: usize = 2;
 /// Blocks of a cluster that share K where the input's scale is known: each makes its part of the input.
 const SPLIT: usize = 4;
-/// Threads of a block of attention.
-const ATTENTION_THREADS: usize = 320;
 
 /// What becomes of products.
 #[derive(Clone, Copy)]
@@ -34,12 +32,26 @@ pub(super) enum Decode {
     },
 }
 
-/// Bytes of `struct Shared` of `csrc/decode_attention.cu` for heads of `dim` channels, which the compiler checks there.
-const fn attention_shared(dim: usize) -> usize {
-    let keys_and_values = 2 * ATTN_SEGMENT * (dim + 8) * 2;
-    let rows = ROW_TILE * (dim + 8) * 2 + 4 * ROW_TILE * (dim + 8) * 4 + 10 * dim * 4;
-    let sums = ROW_TILE * 4 * (1 + 2 * 4 + 2 * 64 + 2);
-    keys_and_values + rows + sums + 4
+/// Bytes of `struct Shared` and the scratch of `csrc/decode_attention.cuh`, which the compiler checks there.
+const ATTENTION_SHARED: usize = 5088 + 8192;
+
+/// A kernel for attention of single tokens: threads of its blocks, and their shared memory for heads of `dim` channels.
+#[derive(Clone, Copy)]
+struct AttentionShape {
+    threads: usize,
+    shared: usize,
+}
+
+impl AttentionShape {
+    /// For contexts of few segments, whose latency counts.
+    const fn short(dim: usize) -> AttentionShape {
+        AttentionShape { threads: 320, shared: ATTENTION_SHARED + 2 * ATTN_SEGMENT * 2 * dim }
+    }
+
+    /// For contexts of more segments than multiprocessors: two blocks share one.
+    const fn deep(dim: usize) -> AttentionShape {
+        AttentionShape { threads: 256, shared: ATTENTION_SHARED + 2 * ATTN_SEGMENT * (dim + 64) }
+    }
 }
 
 impl CudaDevice {
@@ -114,7 +126,7 @@ impl CudaDevice {
             && heads.q / heads.kv <= ROW_TILE
             && state.own_spans().iter().all(|span| span.len == 1)
             && state.has_partials(heads, state.segments(|_| 0))
-            && attention_shared(heads.dim) + STATIC_SHARED <= self.gpu.info.shared_per_block)
+            && AttentionShape::deep(heads.dim).shared <= self.gpu.info.shared_per_block)
     }
 
     /// Enqueues attention of single tokens, for which [`Self::decodes_attention`] was true.
@@ -125,19 +137,14 @@ impl CudaDevice {
     ) -> Result<(), DeviceError> {
         let state = self.state()?;
         let args = DecodeAttentionArgs { heads, attention, arrived: at(&state.arrived, 0) };
-        let grid = [attention.max_segments as usize, attention.kv_heads as usize, state.tokens];
-        let dim = attention.dim as usize;
-        let shape = Shape::new(grid, ATTENTION_THREADS).with_shared(attention_shared(dim));
-        self.enqueue(self.common.decode_attention[usize::from(dim == 128)], shape, &args)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shared_memory_of_attention_is_what_the_kernel_checks() {
-        assert_eq!((attention_shared(64), attention_shared(128)), (105924, 192452));
+        let (segments, heads) = (attention.max_segments as usize, attention.kv_heads as usize);
+        let (dim, info) = (attention.dim as usize, &self.gpu.info);
+        let short = AttentionShape::short(dim);
+        let many = segments * heads * state.tokens > info.multiprocessors;
+        let deep = many || short.shared > info.shared_per_block;
+        let AttentionShape { threads, shared } = if deep { AttentionShape::deep(dim) } else { short };
+        let shape = Shape::new([segments, heads, state.tokens], threads).with_shared(shared);
+        let kernels = if deep { self.common.decode_attention_deep } else { self.common.decode_attention };
+        self.enqueue(kernels[usize::from(dim == 128)], shape, &args)
     }
 }

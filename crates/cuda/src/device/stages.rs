@@ -7,7 +7,7 @@ use super::{
     kind_and_eps,
 };
 use crate::args::*;
-use crate::driver::{Buffer, Kernel, Shape};
+use crate::driver::{Buffer, Kernel, STATIC_SHARED, Shape};
 use crate::matrix::{Input, Matrix, Output};
 use bytemuck::Pod;
 use minfer_ops::*;
@@ -20,6 +20,16 @@ const ROW_THREADS: usize = 256;
 const HEAD_THREADS: usize = 128;
 const HEAD_WARPS: usize = 4;
 const MERGE_THREADS: usize = 256;
+
+/// Rows of query heads and threads of a block of attention of many tokens.
+const ATTENTION_TILE_ROWS: usize = 128;
+const ATTENTION_TILE_THREADS: usize = 256;
+
+/// Bytes of `struct Shared` of `csrc/attention_tile.cu` for heads of `dim` channels, which the compiler checks there.
+const fn attention_tile_shared(dim: usize) -> usize {
+    let (queries, ring) = (2 * ATTENTION_TILE_ROWS * dim, 4 * 2 * KV_BLOCK * dim);
+    queries + ring + 4 * dim / 2 * ATTENTION_TILE_THREADS
+}
 
 /// What [`CudaDevice::prepare`] reads.
 pub(super) struct Source<'a> {
@@ -81,7 +91,13 @@ impl CudaDevice {
             x_stride: source.width as i32,
             out_stride: to.stride as i32,
         };
-        self.enqueue(self.common.prepare_rows, Shape::new([to.rows, 1, 1], ROW_THREADS), &args)
+        let kernel = if to.tiles { self.common.prepare_tiles } else { self.common.prepare_rows };
+        self.enqueue(kernel, Shape::new([to.rows, 1, 1], ROW_THREADS), &args)
+    }
+
+    /// `input` for products with all of `matrices`: as tiles, if they all take them.
+    pub(super) fn input_for(&self, input: Input, matrices: &[&Matrix]) -> Input {
+        Input { tiles: matrices.iter().all(|matrix| matrix.takes_tiles(input.rows)), ..input }
     }
 
     pub(super) fn store(
@@ -132,7 +148,7 @@ impl CudaDevice {
             Some(_) => (at(&state.product, 0), Finish::Store),
         };
         if !self.decode(&[(linear, out)], source, Decode::Finish(finish))? {
-            let input = state.inner.input(state.tokens, source.width);
+            let input = self.input_for(state.inner.input(state.tokens, source.width), &[&linear.matrix]);
             self.prepare(source, input)?;
             linear.matrix.product(
                 self.lane(),
@@ -183,7 +199,11 @@ impl CudaDevice {
         let products = [(&stage.q, &state.q), (&stage.k, &state.k), (&stage.v, &state.v)];
         let stored = products.map(|(linear, out)| (linear, at(out, 0)));
         if self.keeps_normed || !self.decode(&stored, &source, Decode::Finish(Finish::Store))? {
-            let input = state.normed.input(state.tokens, width);
+            let mut input = state.normed.input(state.tokens, width);
+            // A feed-forward stage that reads this too does not know of tiles.
+            if !self.keeps_normed {
+                input = self.input_for(input, &products.map(|(linear, _)| &*linear.matrix));
+            }
             self.prepare(&source, input)?;
             for (linear, out) in products {
                 self.store(linear, input, out)?;
@@ -280,8 +300,19 @@ impl CudaDevice {
         let Some(size) = size else {
             return Err(DeviceError::Fault(format!("attention heads of {} channels", heads.dim)));
         };
-        let rows = |span: &super::state::OwnSpan| (span.len * heads.q / heads.kv).div_ceil(ROW_TILE);
-        let tiles: usize = state.own_spans().iter().map(rows).sum();
+        let tiles = |rows: usize| -> usize {
+            let of = |span: &super::state::OwnSpan| (span.len * heads.q / heads.kv).div_ceil(rows);
+            state.own_spans().iter().map(of).sum()
+        };
+        if split.is_none()
+            && let Some(kernel) = self.common.attention_tile.iter().position(|(dim, _)| *dim == heads.dim)
+            && attention_tile_shared(heads.dim) + STATIC_SHARED <= self.gpu.info.shared_per_block
+        {
+            let shape = Shape::new([heads.kv, tiles(ATTENTION_TILE_ROWS), 1], ATTENTION_TILE_THREADS)
+                .with_shared(attention_tile_shared(heads.dim));
+            return self.enqueue(self.common.attention_tile[kernel].1, shape, &args);
+        }
+        let tiles = tiles(ROW_TILE);
         match split {
             Some(segments) => {
                 let grid = [segments, heads.kv, tiles];
@@ -331,8 +362,10 @@ impl CudaDevice {
                 return self.residual(&stage.down, &source, stage.post_norm.as_ref(), scale);
             }
         }
-        let input = state.normed.input(state.tokens, width);
+        let mut input = state.normed.input(state.tokens, width);
         if let Some(norm) = norm {
+            let matrices = [Some(&stage.up), stage.gate.as_ref()].map(|l| l.unwrap_or(&stage.up));
+            input = self.input_for(input, &matrices.map(|linear| &*linear.matrix));
             self.prepare(&Source { norm, ..Source::rows(&state.x, width) }, input)?;
         }
         self.store(&stage.up, input, &state.up)?;
@@ -353,7 +386,7 @@ impl CudaDevice {
         expect_reserved("columns of the head", state.reserve.d_model, width)?;
         expect_reserved("rows of the head", state.reserve.vocab, matrix.rows)?;
         let (_, gather) = state.ids_and_outputs();
-        let input = state.normed.input(state.outputs, width);
+        let input = self.input_for(state.normed.input(state.outputs, width), &[matrix]);
         let source = Source {
             gather,
             plain: at(&state.hidden, 0),

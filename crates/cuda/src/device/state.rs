@@ -3,7 +3,7 @@
 use super::LoadedRope;
 use crate::args::{Address, Spans, at};
 use crate::driver::{Buffer, Gpu, Pinned};
-use crate::matrix::{Input, UNIT_COLS, UNIT_SUMS};
+use crate::matrix::{Input, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
 use minfer_ops::*;
 
 /// Columns that rows of a product's input are padded to.
@@ -30,7 +30,7 @@ pub(super) struct Acts {
 impl Acts {
     /// `rows` rows of `cols` columns.
     pub(super) fn input(&self, rows: usize, cols: usize) -> Input {
-        Input { x: at(&self.x, 0), unscale: at(&self.unscale, 0), stride: row_halves(cols), rows }
+        Input { x: at(&self.x, 0), unscale: at(&self.unscale, 0), stride: row_halves(cols), rows, tiles: false }
     }
 }
 
@@ -160,7 +160,8 @@ impl Sizes {
         }
         Sizes {
             tokens: reserve.max_tokens,
-            rows: reserve.max_tokens.max(reserve.max_outputs),
+            // Whole tiles.
+            rows: reserve.max_tokens.max(reserve.max_outputs).next_multiple_of(TILE_TOKENS),
             d_model: reserve.d_model,
             normed: pad(reserve.d_model),
             inner: pad(reserve.max_q.max(reserve.max_ff)),

@@ -52,7 +52,8 @@ fn product(device: &CudaDevice, matrix: &Matrix, x: &[f32], rows: std::ops::Rang
     let values = &x[rows.start * cols..rows.end * cols];
     let from = device.gpu.alloc::<f32>(values.len(), "test").expect("memory");
     device.gpu.upload(values, &from).expect("a copy");
-    let input = state.inner.input(rows.len(), cols);
+    let input = device.input_for(state.inner.input(rows.len(), cols), &[matrix]);
+    assert_eq!(input.tiles, matrix.takes_tiles(rows.len()));
     device.prepare(&Source::rows(&from, cols), input).expect("a launch");
     let out = device.gpu.alloc::<f32>(rows.len() * matrix.rows, "test").expect("memory");
     // What is not written stays NaN.
@@ -99,12 +100,12 @@ fn embeddings_of_every_type_are_the_references_bits() {
 #[test]
 fn products_of_every_type_agree_with_double_precision_in_any_company() {
     let Some(mut device) = device() else { return };
-    device.reserve(&reserve(80, 18944, SMALL_HEADS, 1)).expect("memory");
+    device.reserve(&reserve(200, 18944, SMALL_HEADS, 1)).expect("memory");
     for (ty, name) in KERNEL_TYPES {
         let block = ty.block_len().max(8);
         let mut worst: f64 = 0.0;
         // Less than a tile, ragged tiles, several segments of K, and the last of them short.
-        for (rows, cols) in [(3, block), (50, 5 * block.max(32)), (17, 2304), (16, 1024), (40, 18944)] {
+        for (rows, cols) in [(3, block), (50, 5 * block.max(32)), (17, 2304), (200, 1024), (40, 18944)] {
             let (weight, values) = random_weight(*ty, rows, cols);
             let matrix = device.matrix(&weight).expect("a matrix");
             // What products of the type run on.
@@ -115,12 +116,16 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
                 Some(tuned) if tuned.layout() == Layout::Qt16 => tuned,
                 _ => matrix,
             };
-            let tokens = 70;
+            assert_eq!(
+                matrix.takes_tiles(33),
+                matrix.layout() == Layout::Qt16 && device.gpu.info.capability == (9, 0)
+            );
+            let tokens = 200;
             let mut x = Numbers(cols as u64).heavy(tokens * cols, 1.0);
             // Massive activations: one channel of every third token.
             x.iter_mut().skip(1).step_by(3 * cols).for_each(|v| *v *= 1000.0);
             let whole = product(&device, &matrix, &x, 0..tokens);
-            for t in 0..tokens {
+            for t in (0..tokens).step_by(3) {
                 let row = &x[t * cols..(t + 1) * cols];
                 let dot = |n: usize| -> f64 {
                     let w = &values[n * cols..(n + 1) * cols];
@@ -131,7 +136,7 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
                 let found = error(&whole[t * rows..(t + 1) * rows], &expected);
                 worst = worst.max(if rows < 8 { found / 4.0 } else { found });
             }
-            for part in [0..1, 5..8, 3..11, 31..70] {
+            for part in [0..1, 5..8, 3..11, 40..72, 31..70, 60..200] {
                 let alone = product(&device, &matrix, &x, part.clone());
                 let same =
                     alone.iter().zip(&whole[part.start * rows..]).all(|(a, w)| a.to_bits() == w.to_bits());
@@ -422,6 +427,8 @@ impl Scene {
 const SCENES: &[(Heads, Option<usize>, Option<f32>)] = &[
     (Heads { q: 8, kv: 2, dim: 64 }, None, None),
     (Heads { q: 7, kv: 1, dim: 128 }, None, None),
+    (Heads { q: 12, kv: 2, dim: 128 }, Some(150), Some(20.0)),
+    (Heads { q: 16, kv: 4, dim: 64 }, Some(70), None),
     (Heads { q: 4, kv: 4, dim: 96 }, Some(100), None),
     (Heads { q: 2, kv: 1, dim: 256 }, None, Some(30.0)),
     (Heads { q: 6, kv: 2, dim: 80 }, Some(300), Some(5.0)),

@@ -1,0 +1,262 @@
+// Attention of many tokens: a block has a tile of 128 rows of one key head, 16 for each warp, and walks the keys, which
+// all warps read from shared memory. A warp does for its rows what four warps do in attention.cu, in the same order.
+#include "attention.cuh"
+
+using namespace attention;
+
+namespace {
+constexpr int TILE_WARPS = 8;
+constexpr int TILE_THREADS = TILE_WARPS * WARP;
+constexpr int TILE_ROWS = TILE_WARPS * ROWS;
+// Blocks of 64 keys or values that are on their way or at hand.
+constexpr int STAGES = 4;
+// Chunks of a segment, a warp's share of it in attention.cu.
+constexpr int CHUNKS = ATTN_SEGMENT / WARP_KEYS;
+
+// What the host reserves, device/stages.rs: queries, blocks of keys and values, and outputs of earlier segments.
+template <int D>
+struct Shared {
+    half q[TILE_ROWS * D];
+    half ring[STAGES][KV_BLOCK * D];
+    float out[D / 2][TILE_THREADS];
+};
+static_assert(sizeof(Shared<64>) == 81920 && sizeof(Shared<128>) == 163840, "attention_tile_shared");
+
+// Where chunk c of 8 channels of a row lies: rows that ldmatrix reads together fall into different banks.
+template <int D>
+__device__ __forceinline__ int swizzled(int row, int c) {
+    return row * D + (c ^ (row & 7)) * 8;
+}
+
+template <int D>
+__device__ __forceinline__ void attend(const AttentionArgs& a) {
+    extern __shared__ __align__(16) uint8_t memory[];
+    Shared<D>& shared = *reinterpret_cast<Shared<D>*>(memory);
+    grid_wait();
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const int kv_head = blockIdx.x, share = a.q_heads / a.kv_heads;
+
+    // The span of this tile: tiles are numbered through all spans, the last ones, which see most, first.
+    int tile = gridDim.y - 1 - blockIdx.y, span = 0;
+    for (;; ++span) {
+        if (span == a.spans.spans) return;
+        const int tiles = (a.spans.len[span] * share + TILE_ROWS - 1) / TILE_ROWS;
+        if (tile < tiles) break;
+        tile -= tiles;
+    }
+    const int first_row = tile * TILE_ROWS;
+    const int rows = min(TILE_ROWS, static_cast<int>(a.spans.len[span]) * share - first_row);
+    const int start = a.spans.start[span], position0 = a.spans.position[start];
+    const int first_position = position0 + first_row / share, last_position = position0 + (first_row + rows - 1) / share;
+    const int first_seen = seen_from(a, first_position), from_segment = first_seen / ATTN_SEGMENT;
+    const int segments = last_position / ATTN_SEGMENT + 1 - from_segment;
+    // Row r of the tile among all rows of queries.
+    auto row_of = [&](int r) {
+        return static_cast<size_t>(start + (first_row + r) / share) * a.q_heads + kv_head * share + (first_row + r) % share;
+    };
+
+    for (int i = threadIdx.x; i < TILE_ROWS * (D / 8); i += TILE_THREADS) {
+        const int r = i / (D / 8), c = i % (D / 8);
+        half* to = shared.q + swizzled<D>(r, c);
+        if (r < rows) copy_async16(to, a.q + row_of(r) * D + c * 8);
+        else *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    }
+    // Whether any row of the tile sees a key of a chunk, which begins at `key0`.
+    auto seen = [&](int key0) { return key0 <= last_position && key0 + WARP_KEYS > first_seen; };
+    // Step j of a segment: the keys of its chunks, then their values.
+    const int steps = segments * 2 * CHUNKS;
+    auto ask = [&](int j) {
+        const int key0 = (from_segment + j / (2 * CHUNKS)) * ATTN_SEGMENT + j % CHUNKS * WARP_KEYS;
+        if (j < steps && seen(key0)) {
+            const bool values = j / CHUNKS % 2;
+            const size_t block = physical_block(a.spans, span, a.group, key0 / KV_BLOCK);
+            const half* from = (values ? a.v : a.k) + (block * a.kv_heads + kv_head) * KV_BLOCK * D;
+            // Keys that no row of the tile sees may hold what another sequence left there, NaN even.
+            const int known = min(last_position + 1 - key0, KV_BLOCK);
+            half* to = shared.ring[j % STAGES];
+#pragma unroll
+            for (int i = 0; i < KV_BLOCK * (D / 8) / TILE_THREADS; ++i) {
+                const int e = threadIdx.x + i * TILE_THREADS, key = e / (D / 8), c = e % (D / 8);
+                half* place = to + swizzled<D>(key, c);
+                if (key < known) copy_async16(place, from + key * D + c * 8);
+                else *reinterpret_cast<uint4*>(place) = make_uint4(0, 0, 0, 0);
+            }
+        }
+        copy_commit();
+    };
+    for (int j = 0; j < STAGES - 1; ++j) ask(j);
+
+    const int r0 = warp * ROWS + g, r1 = r0 + 8;
+    const bool has0 = r0 < rows, has1 = r1 < rows;
+    const int p0 = position0 + (first_row + r0) / share, p1 = position0 + (first_row + r1) / share;
+    const float scale0 = has0 ? a.q_unscale[row_of(r0)] * a.scale : 0.0f;
+    const float scale1 = has1 ? a.q_unscale[row_of(r1)] * a.scale : 0.0f;
+    float run_m0 = -INFINITY, run_m1 = -INFINITY, run_l0 = 0.0f, run_l1 = 0.0f;
+
+#pragma unroll 1
+    for (int n_segment = 0; n_segment < segments; ++n_segment) {
+        const int segment_key = (from_segment + n_segment) * ATTN_SEGMENT, step0 = n_segment * 2 * CHUNKS;
+        float s[CHUNKS][WARP_KEYS / 8][4];
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            const int j = step0 + chunk;
+            copy_wait<STAGES - 2>();
+            __syncthreads();
+            ask(j + STAGES - 1);
+#pragma unroll
+            for (int n = 0; n < WARP_KEYS / 8; ++n) s[chunk][n][0] = s[chunk][n][1] = s[chunk][n][2] = s[chunk][n][3] = 0.0f;
+            if (!seen(segment_key + chunk * WARP_KEYS)) continue;
+            const half* keys = shared.ring[j % STAGES];
+#pragma unroll
+            for (int c = 0; c < D; c += 16) {
+                uint32_t q[4];
+                ldmatrix_x4(q, shared.q + swizzled<D>(warp * ROWS + lane % 16, c / 8 + lane / 16));
+#pragma unroll
+                for (int n = 0; n < WARP_KEYS / 8; n += 2) {
+                    uint32_t b[4];
+                    ldmatrix_x4(b, keys + swizzled<D>(8 * n + lane / 16 * 8 + lane % 8, c / 8 + lane / 8 % 2));
+                    mma_m16n8k16(s[chunk][n], q, b[0], b[1]);
+                    mma_m16n8k16(s[chunk][n + 1], q, b[2], b[3]);
+                }
+            }
+        }
+        // Scale, cap, mask; the largest of the segment.
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+#pragma unroll
+            for (int n = 0; n < WARP_KEYS / 8; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) s[chunk][n][i] *= i < 2 ? scale0 : scale1;
+            }
+        }
+        if (a.soft_cap > 0.0f) {
+#pragma unroll
+            for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+#pragma unroll
+                for (int n = 0; n < WARP_KEYS / 8; ++n) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) s[chunk][n][i] = a.soft_cap * tanhf(s[chunk][n][i] / a.soft_cap);
+                }
+            }
+        }
+        float m0 = -INFINITY, m1 = -INFINITY;
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            const int lane_key = segment_key + chunk * WARP_KEYS + 2 * t;
+            const int from0 = seen_from(a, p0) - lane_key, from1 = seen_from(a, p1) - lane_key;
+            const int to0 = has0 ? p0 - lane_key : -1, to1 = has1 ? p1 - lane_key : -1;
+#pragma unroll
+            for (int n = 0; n < WARP_KEYS / 8; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int key = 8 * n + i % 2;
+                    const bool sees = i < 2 ? key >= from0 && key <= to0 : key >= from1 && key <= to1;
+                    const float v = sees ? s[chunk][n][i] : -INFINITY;
+                    if (i < 2) m0 = fmaxf(m0, v);
+                    else m1 = fmaxf(m1, v);
+                    s[chunk][n][i] = v;
+                }
+            }
+        }
+#pragma unroll
+        for (int d = 1; d <= 2; d *= 2) {
+            m0 = fmaxf(m0, __shfl_xor_sync(~0u, m0, d));
+            m1 = fmaxf(m1, __shfl_xor_sync(~0u, m1, d));
+        }
+        const float base0 = m0 == -INFINITY ? 0.0f : m0, base1 = m1 == -INFINITY ? 0.0f : m1;
+        uint32_t p[CHUNKS][WARP_KEYS / 8][2];
+        float l0 = 0.0f, l1 = 0.0f;
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            float c0 = 0.0f, c1 = 0.0f;
+#pragma unroll
+            for (int n = 0; n < WARP_KEYS / 8; ++n) {
+                const float w0 = exp2f((s[chunk][n][0] - base0) * LOG2_E), w1 = exp2f((s[chunk][n][1] - base0) * LOG2_E);
+                const float w2 = exp2f((s[chunk][n][2] - base1) * LOG2_E), w3 = exp2f((s[chunk][n][3] - base1) * LOG2_E);
+                c0 = c0 + w0 + w1;
+                c1 = c1 + w2 + w3;
+                p[chunk][n][0] = as_u32(__floats2half2_rn(w0, w1));
+                p[chunk][n][1] = as_u32(__floats2half2_rn(w2, w3));
+            }
+#pragma unroll
+            for (int d = 1; d <= 2; d *= 2) {
+                c0 += __shfl_xor_sync(~0u, c0, d);
+                c1 += __shfl_xor_sync(~0u, c1, d);
+            }
+            l0 = chunk == 0 ? c0 : l0 + c0;
+            l1 = chunk == 0 ? c1 : l1 + c1;
+        }
+        // Values: a chain for each chunk, which are added in ascending order.
+        float sum[D / 8][4];
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            const int j = step0 + CHUNKS + chunk;
+            copy_wait<STAGES - 2>();
+            __syncthreads();
+            ask(j + STAGES - 1);
+            const bool any = seen(segment_key + chunk * WARP_KEYS);
+            const half* values = shared.ring[j % STAGES];
+            // Channels in quarters: registers.
+#pragma unroll
+            for (int c0 = 0; c0 < D; c0 += 32) {
+                float acc[4][4];
+#pragma unroll
+                for (int n = 0; n < 4; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+                if (any) {
+#pragma unroll
+                    for (int step = 0; step < WARP_KEYS / 16; ++step) {
+                        const uint32_t w[4] = {p[chunk][2 * step][0], p[chunk][2 * step][1], p[chunk][2 * step + 1][0],
+                                               p[chunk][2 * step + 1][1]};
+#pragma unroll
+                        for (int c = 0; c < 32; c += 16) {
+                            uint32_t b[4];
+                            ldmatrix_x4_trans(b, values + swizzled<D>(16 * step + lane % 16, (c0 + c) / 8 + lane / 16));
+                            mma_m16n8k16(acc[c / 8], w, b[0], b[1]);
+                            mma_m16n8k16(acc[c / 8 + 1], w, b[2], b[3]);
+                        }
+                    }
+                }
+#pragma unroll
+                for (int n = 0; n < 4; ++n) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        float& to = sum[c0 / 8 + n][i];
+                        to = chunk == 0 ? acc[n][i] : to + acc[n][i];
+                    }
+                }
+            }
+        }
+        float keep0, take0, keep1, take1;
+        merge(run_m0, run_l0, m0, l0, keep0, take0);
+        merge(run_m1, run_l1, m1, l1, keep1, take1);
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                float& to = shared.out[4 * n + i][threadIdx.x];
+                const float before = n_segment == 0 ? 0.0f : to;
+                to = before * (i < 2 ? keep0 : keep1) + sum[n][i] * (i < 2 ? take0 : take1);
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+        for (int half_row = 0; half_row < 2; ++half_row) {
+            if (!(half_row ? has1 : has0)) continue;
+            const float l = half_row ? run_l1 : run_l0;
+            float2* to = reinterpret_cast<float2*>(a.out + row_of(half_row ? r1 : r0) * D + 8 * n + 2 * t);
+            *to = make_float2(shared.out[4 * n + 2 * half_row][threadIdx.x] / l,
+                              shared.out[4 * n + 2 * half_row + 1][threadIdx.x] / l);
+        }
+    }
+}
+}  // namespace
+
+// Grid: key heads × tiles.
+#define KERNEL(D) \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 1) attention_tile_d##D(const __grid_constant__ AttentionArgs a) { \
+        attend<D>(a); \
+    }
+KERNEL(64)
+KERNEL(128)

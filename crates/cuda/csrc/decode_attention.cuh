@@ -1,0 +1,341 @@
+// Attention of single tokens: what follows q, k and v, a segment of keys by one block, and the merge of partials by the
+// last block to come. Keys and values of earlier steps are fetched before what is computed now is there. The bits of
+// attention.cu.
+#pragma once
+#include "attention.cuh"
+#include "heads.cuh"
+
+struct DecodeAttentionArgs {
+    HeadsArgs heads;
+    attention::AttentionArgs attention;
+    uint32_t* arrived;  // [tokens][kv_heads], zero
+};
+
+namespace decode_attention {
+using namespace attention;
+
+// Segments whose factors are in shared memory at a time.
+constexpr int MERGE_SEGMENTS = 64;
+// Channels of a tile of values.
+constexpr int V_TILE = 64;
+// Channels of a head at most.
+constexpr int HEAD = 128;
+
+// One segment of one token's keys, for one key head.
+struct Work {
+    int token;
+    int kv_head;
+    int segment;   // absolute
+    int segments;  // that the token sees
+    int index;     // among them
+    int position;  // of the token
+};
+
+struct alignas(16) Shared {
+    half q[ROWS * (HEAD + 8)];
+    float q_unscale[ROWS];
+    float m[WARPS][ROWS], l[WARPS][ROWS];
+    float run_m[ROWS], run_l[ROWS];
+    // The segment's blocks in the cache.
+    uint32_t block[ATTN_SEGMENT / KV_BLOCK];
+    int last;
+};
+
+// Floats for heads before they are rounded, one per warp; later for factors of what is there and of what comes, per row
+// and segment.
+constexpr int SCRATCH = 2 * ROWS * MERGE_SEGMENTS;
+
+// Bytes of a segment's keys and values. DEEP, the second tile of values takes the place of keys that were used: two
+// blocks of long contexts share a multiprocessor, while one of a short context does not wait for memory twice.
+template <int D, bool DEEP>
+constexpr int AREA = ATTN_SEGMENT * (DEEP ? D + V_TILE : 2 * D) * static_cast<int>(sizeof(half));
+
+// Where chunk c of 8 channels of a row of CHUNKS lies: rows that ldmatrix reads together fall into different banks.
+template <int CHUNKS>
+__device__ __forceinline__ int swizzled(int row, int c) {
+    return (row * CHUNKS + (c ^ (row & 7))) * 8;
+}
+
+// Keys of the segment, and the first channels of its values, of earlier steps; zeros for others. To be waited for with
+// copy_wait.
+template <int D, int THREADS, bool DEEP>
+__device__ __forceinline__ void fetch(const DecodeAttentionArgs& args, const Work& work, Shared& shared, half* area) {
+    const AttentionArgs& a = args.attention;
+    const int from = seen_from(a, work.position);
+    if (threadIdx.x < ATTN_SEGMENT / KV_BLOCK) {
+        const int block = work.segment * (ATTN_SEGMENT / KV_BLOCK) + threadIdx.x;
+        const bool seen = block >= from / KV_BLOCK && block <= work.position / KV_BLOCK;
+        if (seen) shared.block[threadIdx.x] = physical_block(a.spans, a.spans.span_of[work.token], a.group, block);
+    }
+    __syncthreads();
+    half* values = area + ATTN_SEGMENT * D;
+#pragma unroll 1
+    for (int b = 0; b < ATTN_SEGMENT / KV_BLOCK; ++b) {
+        const int key0 = work.segment * ATTN_SEGMENT + b * KV_BLOCK;
+        const int first = max(from - key0, 0), end = min(work.position - key0, KV_BLOCK);
+        const size_t at = (static_cast<size_t>(shared.block[b]) * a.kv_heads + work.kv_head) * KV_BLOCK * D;
+        auto copy = [&](half* to, const half* tensor, int key, int c) {
+            if (key >= first && key < end) {
+                copy_async16(to, tensor + at + key * D + c * 8);
+            } else {
+                *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+            }
+        };
+        for (int i = threadIdx.x; i < KV_BLOCK * (D / 8); i += THREADS) {
+            const int key = i / (D / 8), c = i % (D / 8);
+            copy(area + swizzled<D / 8>(b * KV_BLOCK + key, c), a.k, key, c);
+        }
+#pragma unroll
+        for (int tile = 0; tile < (DEEP ? 1 : D / V_TILE); ++tile) {
+            half* to = values + tile * ATTN_SEGMENT * V_TILE;
+            for (int i = threadIdx.x; i < KV_BLOCK * (V_TILE / 8); i += THREADS) {
+                const int key = i / (V_TILE / 8), c = i % (V_TILE / 8);
+                copy(to + swizzled<V_TILE / 8>(b * KV_BLOCK + key, c), a.v, key, tile * (V_TILE / 8) + c);
+            }
+        }
+    }
+    copy_commit();
+    // Rows of the tile of queries that no head has.
+    const int share = a.q_heads / a.kv_heads;
+    for (int i = threadIdx.x; i < (ROWS - share) * (D / 8); i += THREADS) {
+        half* to = shared.q + (share + i / (D / 8)) * (D + 8) + i % (D / 8) * 8;
+        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    }
+    if (threadIdx.x < ROWS) shared.q_unscale[threadIdx.x] = 0.0f;
+}
+
+// Factors of `count` partials of row r from n0 on, by one warp: `merge` with a scan for the running maximum.
+__device__ __forceinline__ void factors(const AttentionArgs& a, Shared& shared, float* scratch, int r, size_t row, int n0,
+                                        int count) {
+    const int lane = threadIdx.x % WARP;
+    float* keeps = scratch + r * MERGE_SEGMENTS;
+    float* takes = keeps + ROWS * MERGE_SEGMENTS;
+    float m = shared.run_m[r], l = shared.run_l[r];
+    for (int base = 0; base < count; base += WARP) {
+        const int n = base + lane;
+        const float2 ml = n < count ? __ldcg(a.partial_ml + row * a.max_segments + n0 + n) : make_float2(-INFINITY, 0.0f);
+        float most = ml.x;
+#pragma unroll
+        for (int d = 1; d < WARP; d *= 2) {
+            const float other = __shfl_up_sync(~0u, most, d);
+            if (lane >= d) most = fmaxf(most, other);
+        }
+        most = fmaxf(most, m);
+        float before = __shfl_up_sync(~0u, most, 1);
+        if (lane == 0) before = m;
+        const bool none = ml.x == -INFINITY;
+        const float keep = none ? 1.0f : exp2f((before - most) * LOG2_E);
+        const float take = none ? 0.0f : exp2f((ml.x - most) * LOG2_E);
+        if (n < count) {
+            keeps[n] = keep;
+            takes[n] = take;
+        }
+        const float added = ml.y * take;
+#pragma unroll
+        for (int i = 0; i < WARP; ++i) l = l * __shfl_sync(~0u, keep, i) + __shfl_sync(~0u, added, i);
+        m = __shfl_sync(~0u, most, WARP - 1);
+    }
+    // All lanes have read what the first one replaces.
+    __syncwarp();
+    if (lane == 0) {
+        shared.run_m[r] = m;
+        shared.run_l[r] = l;
+    }
+}
+
+// What attention_merge does, with the factors of many segments at once and a quad of channels per thread.
+template <int D, int THREADS>
+__device__ __forceinline__ void merge_segments(const AttentionArgs& a, const Work& work, Shared& shared, float* scratch) {
+    const int share = a.q_heads / a.kv_heads, warp = threadIdx.x / WARP;
+    const size_t row0 = static_cast<size_t>(work.token) * a.q_heads + work.kv_head * share;
+    constexpr int OWN = (ROWS * (D / 4) + THREADS - 1) / THREADS;
+    float4 sum[OWN];
+#pragma unroll
+    for (int own = 0; own < OWN; ++own) sum[own] = float4();
+    if (threadIdx.x < ROWS) {
+        shared.run_m[threadIdx.x] = -INFINITY;
+        shared.run_l[threadIdx.x] = 0.0f;
+    }
+    for (int n0 = 0; n0 < work.segments; n0 += MERGE_SEGMENTS) {
+        const int count = min(work.segments - n0, MERGE_SEGMENTS);
+        __syncthreads();
+        for (int r = warp; r < share; r += THREADS / WARP) factors(a, shared, scratch, r, row0 + r, n0, count);
+        __syncthreads();
+#pragma unroll
+        for (int own = 0; own < OWN; ++own) {
+            const int i = threadIdx.x + own * THREADS, r = i / (D / 4), c = i % (D / 4) * 4;
+            if (r >= share) continue;
+            const float* keeps = scratch + r * MERGE_SEGMENTS;
+            const float* takes = keeps + ROWS * MERGE_SEGMENTS;
+            const float* part = a.partial_o + ((row0 + r) * a.max_segments + n0) * D + c;
+#pragma unroll 4
+            for (int n = 0; n < count; ++n) {
+                const float4 v = __ldcg(reinterpret_cast<const float4*>(part + n * D));
+                const float keep = keeps[n], take = takes[n];
+                sum[own] = make_float4(sum[own].x * keep + v.x * take, sum[own].y * keep + v.y * take,
+                                       sum[own].z * keep + v.z * take, sum[own].w * keep + v.w * take);
+            }
+        }
+    }
+#pragma unroll
+    for (int own = 0; own < OWN; ++own) {
+        const int i = threadIdx.x + own * THREADS, r = i / (D / 4), c = i % (D / 4) * 4;
+        if (r >= share) continue;
+        const float l = shared.run_l[r];
+        float4* to = reinterpret_cast<float4*>(a.out + (row0 + r) * D + c);
+        *to = make_float4(sum[own].x / l, sum[own].y / l, sum[own].z / l, sum[own].w / l);
+    }
+}
+
+// The work, whose keys `fetch` asked for. All threads of the block; meets at its beginning, not at its end.
+template <int D, int THREADS, bool DEEP>
+__device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Work& work, Shared& shared, float* scratch,
+                                       half* area) {
+    static_assert(THREADS / WARP * D <= SCRATCH, "a head per warp");
+    constexpr int STRIDE = D + 8, O_STRIDE = V_TILE + 8;
+    const AttentionArgs& a = args.attention;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const int token = work.token, kv_head = work.kv_head, position = work.position, share = a.q_heads / a.kv_heads;
+    const int key0 = work.segment * ATTN_SEGMENT + warp * WARP_KEYS;
+    half *keys = area + warp * WARP_KEYS * D, *values = area + ATTN_SEGMENT * D + warp * WARP_KEYS * V_TILE;
+    __syncthreads();
+
+    // The heads of q, and of k and v where the token itself is among the keys.
+    const bool own = position / ATTN_SEGMENT == work.segment;
+    for (int job = warp; job < share + (own ? 2 : 0); job += THREADS / WARP) {
+        const int part = job < share ? 0 : job - share + 1, h = part == 0 ? kv_head * share + job : kv_head;
+        float* head = scratch + warp * D;
+        head_values(args.heads, part, h, token, head);
+        if (part == 0) {
+            const float unscale = round_q(args.heads, head, shared.q + job * STRIDE);
+            if (lane == 0) shared.q_unscale[job] = unscale;
+        } else {
+            const int key = position % ATTN_SEGMENT;
+            half* cache = cache_row(args.heads, part, h, token);
+            for (int i = lane; i < D; i += WARP) {
+                const half v = saturated(head[i]);
+                cache[i] = v;
+                if (part == 1) area[swizzled<D / 8>(key, i / 8) + i % 8] = v;
+                else if (!DEEP || i < V_TILE) {
+                    half* tile = area + ATTN_SEGMENT * D + i / V_TILE * ATTN_SEGMENT * V_TILE;
+                    tile[swizzled<V_TILE / 8>(key, i % V_TILE / 8) + i % 8] = v;
+                }
+            }
+        }
+        __syncwarp();
+    }
+    copy_wait<0>();
+    __syncthreads();
+
+    // Four warps have keys; the others only meet them.
+    const bool has0 = g < share, has1 = g + 8 < share;
+    float s[WARP_KEYS / 8][4];
+#pragma unroll
+    for (int n = 0; n < WARP_KEYS / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+#pragma unroll
+    for (int c = 0; c < D && warp < WARPS; c += 16) {
+        uint32_t q[4];
+        ldmatrix_x4(q, shared.q + lane % 16 * STRIDE + c + lane / 16 * 8);
+#pragma unroll
+        for (int n = 0; n < WARP_KEYS / 8; n += 2) {
+            uint32_t b[4];
+            ldmatrix_x4(b, keys + swizzled<D / 8>(8 * n + lane / 16 * 8 + lane % 8, c / 8 + lane / 8 % 2));
+            mma_m16n8k16(s[n], q, b[0], b[1]);
+            mma_m16n8k16(s[n + 1], q, b[2], b[3]);
+        }
+    }
+    // The rest of the values where the keys were.
+    if (DEEP && D > V_TILE && warp < WARPS) {
+        __syncwarp();
+        const int first = max(seen_from(a, position) - key0, 0), end = min(position + 1 - key0, WARP_KEYS);
+        static_assert(WARP_KEYS == KV_BLOCK, "a warp's keys are a block of the cache");
+        const half* from = a.v + (static_cast<size_t>(shared.block[warp]) * a.kv_heads + kv_head) * KV_BLOCK * D + V_TILE;
+        for (int i = lane; i < WARP_KEYS * (V_TILE / 8); i += WARP) {
+            const int key = i / (V_TILE / 8), c = i % (V_TILE / 8);
+            half* to = keys + swizzled<V_TILE / 8>(key, c);
+            if (key >= first && key < end) copy_async16(to, from + key * D + c * 8);
+            else *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+        }
+        copy_commit();
+    }
+    uint32_t p[WARP_KEYS / 8][2];
+    if (warp < WARPS) {
+        segment_weights(a, s, p, key0, position, position, has0, has1, shared.q_unscale[g] * a.scale,
+                        shared.q_unscale[g + 8] * a.scale, shared.m, shared.l);
+    } else {
+        __syncthreads();
+    }
+    // A tile of channels after the other; the sums go where the tile was.
+    constexpr int O_WARP = WARP_KEYS * V_TILE / 2;
+    static_assert(ROWS * O_STRIDE <= O_WARP, "sums of a warp");
+#pragma unroll
+    for (int tile = 0; tile < D / V_TILE && warp < WARPS; ++tile) {
+        half* at = tile == 0 ? values : DEEP ? keys : values + ATTN_SEGMENT * V_TILE;
+        if (DEEP && tile != 0) copy_wait<0>();
+        __syncwarp();
+        float acc[V_TILE / 8][4];
+#pragma unroll
+        for (int n = 0; n < V_TILE / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+#pragma unroll
+        for (int step = 0; step < WARP_KEYS / 16; ++step) {
+            const uint32_t w[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
+#pragma unroll
+            for (int c = 0; c < V_TILE; c += 16) {
+                uint32_t b[4];
+                ldmatrix_x4_trans(b, at + swizzled<V_TILE / 8>(16 * step + lane % 16, c / 8 + lane / 16));
+                mma_m16n8k16(acc[c / 8], w, b[0], b[1]);
+                mma_m16n8k16(acc[c / 8 + 1], w, b[2], b[3]);
+            }
+        }
+        __syncwarp();
+        float* o = reinterpret_cast<float*>(at);
+#pragma unroll
+        for (int n = 0; n < V_TILE / 8; ++n) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                if (!(i ? has1 : has0)) continue;
+                float2* to = reinterpret_cast<float2*>(o + (g + 8 * i) * O_STRIDE + 8 * n + 2 * t);
+                *to = make_float2(acc[n][2 * i], acc[n][2 * i + 1]);
+            }
+        }
+    }
+    __syncthreads();
+    // Warps in ascending order.
+    const size_t row0 = static_cast<size_t>(token) * a.q_heads + kv_head * share;
+    for (int i = threadIdx.x; i < share * D; i += THREADS) {
+        const int r = i / D, c = i % D;
+        const bool tile0 = c < V_TILE;
+        const int at = tile0 ? ATTN_SEGMENT * D : DEEP ? 0 : ATTN_SEGMENT * (D + V_TILE);
+        const float* o = reinterpret_cast<const float*>(area + at) + r * O_STRIDE + c % V_TILE;
+        const int next = tile0 || !DEEP ? O_WARP : WARP_KEYS * D / 2;
+        float value = o[0];
+#pragma unroll
+        for (int w = 1; w < WARPS; ++w) value += o[w * next];
+        const float m = segment_max(shared.m, r), l = segment_sum(shared.l, r);
+        if (work.segments == 1) {
+            a.out[(row0 + r) * D + c] = value / l;
+        } else {
+            const size_t part = (row0 + r) * a.max_segments + work.index;
+            a.partial_o[part * D + c] = value;
+            if (c == 0) a.partial_ml[part] = make_float2(m, l);
+        }
+    }
+    if (work.segments == 1) return;
+    // The last block to come merges.
+    __threadfence();
+    __syncthreads();
+    uint32_t* arrived = args.arrived + token * a.kv_heads + kv_head;
+    if (threadIdx.x == 0) shared.last = atomicAdd(arrived, 1) == static_cast<uint32_t>(work.segments - 1);
+    __syncthreads();
+    if (!shared.last) return;
+    __threadfence();
+    merge_segments<D, THREADS>(a, work, shared, scratch);
+    if (threadIdx.x == 0) *arrived = 0;
+}
+
+// Segments that a token at `position` sees: the first, and how many.
+__device__ __forceinline__ int first_segment(const AttentionArgs& a, int position) {
+    return seen_from(a, position) / ATTN_SEGMENT;
+}
+
+}  // namespace decode_attention

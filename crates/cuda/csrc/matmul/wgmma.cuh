@@ -1,0 +1,215 @@
+// Products of many tokens with a matrix in QT16 on Hopper: warpgroups make A fragments of weights in registers, tokens come
+// from shared memory, and the tensor cores work while the next fragments are made. The chain of m64n128k16 steps has the
+// bits of m16n8k16's, so the sums are those of matmul/qt16.cuh.
+#pragma once
+#include "../matmul.cuh"
+#include "../prepare.cuh"
+#include "../qt16.cuh"
+
+namespace wgmma_matmul {
+
+// A tile of the result: a warpgroup has 64 rows, four row groups, and all tokens.
+constexpr int CONSUMERS = 2;
+constexpr int GROUPS = 4 * CONSUMERS;
+constexpr int TOKENS = TILE_TOKENS;
+constexpr int THREADS = 128 * (1 + CONSUMERS);
+// Steps of 64 columns of tokens, and units of weights with the sums of their tokens, that are on their way or at hand.
+constexpr int X_STAGES = 6;
+constexpr int W_STAGES = 3;
+constexpr int X_BYTES = TOKENS * 64 * 2;
+constexpr int SUM_BYTES = TOKENS * QT_SUMS * 2;
+
+template <class U>
+constexpr int W_BYTES = GROUPS * U::BYTES + SUM_BYTES;
+
+// Barriers follow what they are for. A stage of tokens begins at a multiple of 1024, where the swizzle starts.
+template <class U>
+constexpr int SHARED = X_STAGES * X_BYTES + W_STAGES * W_BYTES<U> + 16 * (X_STAGES + W_STAGES);
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ void bar_init(uint32_t bar, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+__device__ __forceinline__ void bar_arrive(uint32_t bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+__device__ __forceinline__ void bar_expect(uint32_t bar, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t bar) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+
+// Stages of a ring and the parity of their barriers.
+template <int STAGES>
+struct Turn {
+    int stage = 0;
+    uint32_t parity = 0;
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// D (64 × 128) = A · B, or += unless `fresh`. A: m64k16 in registers, B: k16n128 in shared memory.
+__device__ __forceinline__ void multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool fresh) {
+    asm volatile(
+        "{ .reg .pred p; setp.eq.u32 p, %69, 0;"
+        " wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"
+        " {%64, %65, %66, %67}, %68, p, 1, 1, 0; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<uint32_t>(fresh)));
+}
+__device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+// Descriptors of B, along K: rows of 128 bytes with the swizzle of 128, eight of them 1024 bytes; and 8 × 16-byte cores,
+// the next along K after 128 bytes, along the tokens after 256.
+__device__ __forceinline__ uint64_t tokens_at(uint32_t address) {
+    return static_cast<uint64_t>(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+__device__ __forceinline__ uint64_t sums_at(uint32_t address) {
+    return static_cast<uint64_t>(address >> 4 & 0x3fff) | 8ull << 16 | 16ull << 32;
+}
+
+// One thread that asks for everything.
+template <class U>
+__device__ __forceinline__ void produce(const MatmulArgs& a, uint32_t x, uint32_t w, uint32_t bars) {
+    const int units = a.cols / QT_K, groups = (a.rows + QT_ROWS - 1) / QT_ROWS;
+    const half* tile = a.x + static_cast<size_t>(blockIdx.x) * TOKENS * a.x_stride;
+    Turn<X_STAGES> of_x;
+    Turn<W_STAGES> of_w;
+    const uint32_t x_full = bars, x_empty = x_full + 8 * X_STAGES, w_full = x_empty + 8 * X_STAGES;
+    const uint32_t w_empty = w_full + 8 * W_STAGES;
+#pragma unroll 1
+    for (int u = 0; u < units; ++u) {
+        bar_wait(w_empty + 8 * of_w.stage, of_w.parity ^ 1);
+        const uint32_t to = w + of_w.stage * W_BYTES<U>, full = w_full + 8 * of_w.stage;
+        bar_expect(full, W_BYTES<U>);
+#pragma unroll 1
+        for (int g = 0; g < GROUPS; ++g) {
+            // The last group instead of those beyond the end; its sums are dropped.
+            const int group = min(static_cast<int>(blockIdx.y) * GROUPS + g, groups - 1);
+            bulk_copy(to + g * U::BYTES, a.w + (static_cast<size_t>(group) * units + u) * U::BYTES, U::BYTES, full);
+        }
+        bulk_copy(to + GROUPS * U::BYTES, tile + (static_cast<size_t>(a.cols) + u * QT_SUMS) * TOKENS, SUM_BYTES, full);
+        of_w.next();
+#pragma unroll 1
+        for (int s = 0; s < QT_K / 64; ++s) {
+            bar_wait(x_empty + 8 * of_x.stage, of_x.parity ^ 1);
+            bar_expect(x_full + 8 * of_x.stage, X_BYTES);
+            bulk_copy(x + of_x.stage * X_BYTES, tile + static_cast<size_t>(u * (QT_K / 64) + s) * 64 * TOKENS, X_BYTES,
+                      x_full + 8 * of_x.stage);
+            of_x.next();
+        }
+    }
+}
+
+template <class U>
+__device__ __forceinline__ void consume(const MatmulArgs& a, const uint8_t* memory, uint32_t x, uint32_t w, uint32_t bars) {
+    const int warp = threadIdx.x / WARP - 4, lane = threadIdx.x % WARP;
+    const int units = a.cols / QT_K, segments = a.segments;
+    Turn<X_STAGES> of_x;
+    Turn<W_STAGES> of_w;
+    const uint32_t x_full = bars, x_empty = x_full + 8 * X_STAGES, w_full = x_empty + 8 * X_STAGES;
+    const uint32_t w_empty = w_full + 8 * W_STAGES;
+    float sum[64], acc[64];
+#pragma unroll
+    for (int i = 0; i < 64; ++i) sum[i] = 0.0f;
+    QtRaw raw;
+    typename U::Scales scales;
+    int segment = 0, end = segment_begin(units, segments, 1);
+    bool fresh = true;
+#pragma unroll 1
+    for (int u = 0; u < units; ++u) {
+        const uint32_t unit = of_w.stage * W_BYTES<U>;
+        bar_wait(w_full + 8 * of_w.stage, of_w.parity);
+        U::template load<FromShared>(raw, memory + X_STAGES * X_BYTES + unit + warp * U::BYTES, lane);
+        U::scales(scales, raw, lane, a.w_scale);
+#pragma unroll
+        for (int slab = 0; slab < 4; ++slab) {
+            // Made anew for every slab, and waited for before anything else: while this warpgroup makes fragments, the
+            // other one multiplies. (Registers that a step reads while it runs are not safe from the compiler.)
+            uint32_t fragment[4][4], least[4];
+            typename U::Slab of_slab;
+            U::slab(of_slab, scales, slab, lane);
+#pragma unroll
+            for (int step = 0; step < 4; ++step) U::fragment(fragment[step], raw, of_slab, slab, step);
+            if (U::HAS_MIN && slab == 3) U::min_fragment(least, scales);
+            bar_wait(x_full + 8 * of_x.stage, of_x.parity);
+            const uint64_t tokens = tokens_at(x + of_x.stage * X_BYTES);
+            multiply_begin();
+#pragma unroll
+            for (int step = 0; step < 4; ++step) {
+                multiply(acc, fragment[step], tokens + 2 * step, fresh && slab == 0 && step == 0);
+            }
+            if (U::HAS_MIN && slab == 3) multiply(acc, least, sums_at(w + unit + GROUPS * U::BYTES), false);
+            multiply_commit();
+            multiply_wait();
+            if (lane == 0) bar_arrive(x_empty + 8 * of_x.stage);
+            of_x.next();
+        }
+        if (lane == 0) bar_arrive(w_empty + 8 * of_w.stage);
+        of_w.next();
+        fresh = u + 1 == end;
+        if (fresh) {
+            // Segments in ascending order.
+#pragma unroll
+            for (int i = 0; i < 64; ++i) sum[i] += acc[i];
+            ++segment;
+            end = segment_begin(units, segments, segment + 1);
+        }
+    }
+    const int row0 = (blockIdx.y * GROUPS + warp) * QT_ROWS + lane / 4, token0 = blockIdx.x * TOKENS + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+        const int row = row0 + i % 4 / 2 * 8, token = token0 + i / 4 * 8 + i % 2;
+        if (row < a.rows && token < a.tokens) finish_one(a, token, row, sum[i]);
+    }
+}
+
+// Grid: tiles of tokens × tiles of rows; those that share weights run together.
+template <class U>
+__device__ __forceinline__ void body(const MatmulArgs& a) {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const uint32_t x = shared_address(memory), w = x + X_STAGES * X_BYTES, bars = w + W_STAGES * W_BYTES<U>;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < X_STAGES + W_STAGES; ++i) {
+            const int full = i < X_STAGES ? i : X_STAGES + i, empty = full + (i < X_STAGES ? X_STAGES : W_STAGES);
+            bar_init(bars + 8 * full, 1);
+            bar_init(bars + 8 * empty, GROUPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncthreads();
+    grid_wait();
+    if (threadIdx.x < 128) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) produce<U>(a, x, w, bars);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        consume<U>(a, memory, x, w, bars);
+    }
+}
+#else
+// Elsewhere the host takes other kernels.
+template <class U>
+__device__ __forceinline__ void body(const MatmulArgs&) {}
+#endif
+
+}  // namespace wgmma_matmul
