@@ -30,7 +30,13 @@ pub(super) struct Acts {
 impl Acts {
     /// `rows` rows of `cols` columns.
     pub(super) fn input(&self, rows: usize, cols: usize) -> Input {
-        Input { x: at(&self.x, 0), unscale: at(&self.unscale, 0), stride: row_halves(cols), rows, tiles: false }
+        Input {
+            x: at(&self.x, 0),
+            unscale: at(&self.unscale, 0),
+            stride: row_halves(cols),
+            rows,
+            tiles: false,
+        }
     }
 }
 
