@@ -91,7 +91,7 @@ fn rows(json: &[u8]) -> Result<Vec<Value>> {
 }
 
 /// What makes two rows the same test.
-fn key(row: &Value) -> Vec<&Value> {
+fn key(row: &Value) -> (Vec<&Value>, bool) {
     let fields = [
         "cpu_info",
         "model_type",
@@ -105,7 +105,12 @@ fn key(row: &Value) -> Vec<&Value> {
         "n_gen",
         "n_depth",
     ];
-    fields.iter().map(|f| &row[*f]).collect()
+    // Older records have no greedy tests.
+    (fields.iter().map(|f| &row[*f]).collect(), is_greedy(row))
+}
+
+fn is_greedy(row: &Value) -> bool {
+    row["greedy"].as_bool().unwrap_or(false)
 }
 
 fn speed(row: &Value) -> Result<f64> {
@@ -124,7 +129,8 @@ fn label(row: &Value) -> String {
         0 => String::new(),
         d => format!(" @ d{d}"),
     };
-    format!("{} {test}{depth}", row["model_type"].as_str().unwrap_or("?"))
+    let greedy = if is_greedy(row) && n("n_gen") > 0 { " greedy" } else { "" };
+    format!("{} {test}{greedy}{depth}", row["model_type"].as_str().unwrap_or("?"))
 }
 
 /// A text as a file name: lower case, runs of anything else as one dash.

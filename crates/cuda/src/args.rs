@@ -259,3 +259,14 @@ pub(crate) struct ProbeArgs {
     pub(crate) sink: Address,
     pub(crate) count: u64,
 }
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct ArgmaxArgs {
+    pub(crate) logits: Address,
+    pub(crate) rank: Address,
+    pub(crate) arrived: Address,
+    pub(crate) result: Address,
+    pub(crate) vocab: i32,
+    pub(crate) unused: i32,
+}

@@ -1,5 +1,6 @@
 //! An NVIDIA GPU as a [`minfer_ops::Device`].
 
+mod argmax;
 mod decode;
 mod load;
 mod probe;
@@ -59,6 +60,7 @@ struct Common {
     attention_merge: Kernel,
     /// Of many tokens, for heads of as many channels.
     attention_tile: [(usize, Kernel); 2],
+    argmax: Kernel,
     decode_matmul: Kernel,
     /// For heads of 64 and 128 channels; of short contexts, and of long ones.
     decode_attention: [Kernel; 2],
@@ -202,6 +204,7 @@ impl CudaDevice {
                 (64, with_shared("attention_tile", "attention_tile_d64")?),
                 (128, with_shared("attention_tile", "attention_tile_d128")?),
             ],
+            argmax: get("argmax", "argmax")?,
             decode_matmul: with_shared("decode", "decode_matmul")?,
             decode_attention: [
                 with_shared("decode_attention", "decode_attention_d64")?,
@@ -337,7 +340,17 @@ impl Device for CudaDevice {
     }
 
     fn head(&mut self, stage: &Head) -> Result<(), DeviceError> {
-        self.run_head(stage)
+        self.run_head(stage)?;
+        // The step ends here.
+        self.flush()
+    }
+
+    fn head_argmax(&mut self, stage: &Head, out: &mut [Option<u32>]) -> Result<bool, DeviceError> {
+        self.run_head(stage)?;
+        self.run_argmax()?;
+        self.flush()?;
+        self.read_argmax(out)?;
+        Ok(true)
     }
 
     fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {

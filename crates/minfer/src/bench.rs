@@ -3,7 +3,8 @@
 //! A test is a number of prompt tokens, generated tokens, or both after each other, optionally on top of a context of
 //! some depth. Tokens are random, so nothing depends on a tokenizer. Each test is run once untimed, then `repetitions`
 //! times; a sample is the time from the first submission of the test to its last result. Logits of the last token of
-//! each batch are computed and copied; sampling is not part of it.
+//! each batch are computed and copied; sampling is not part of it, unless a test is greedy: its generated tokens come
+//! with the most probable next one instead of logits, as a generation at temperature 0 asks for.
 
 mod report;
 
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use minfer_engine::executor::{Executor, MAX_IN_FLIGHT, StepError, StepOutput, TokenId, Want};
 use minfer_engine::kv::KvError;
+use minfer_engine::sampling::SampleSpec;
 use minfer_engine::session::Session;
 
 pub use report::{Format, Machine, Report, Row};
@@ -27,6 +29,8 @@ pub struct Test {
     pub n_gen: usize,
     /// Tokens already in the context; not timed.
     pub n_depth: usize,
+    /// Whether generated tokens come with the most probable next one, and not with logits.
+    pub greedy: bool,
 }
 
 impl Test {
@@ -35,13 +39,14 @@ impl Test {
         self.n_depth + self.n_prompt + self.n_gen
     }
 
-    /// Its name: `pp512`, `tg128`, `pp512+tg128`, ` @ d4096` for a depth.
+    /// Its name: `pp512`, `tg128`, `pp512+tg128`, ` greedy` if it is, ` @ d4096` for a depth.
     pub fn label(&self) -> String {
         let test = match (self.n_prompt, self.n_gen) {
             (p, 0) => format!("pp{p}"),
             (0, g) => format!("tg{g}"),
             (p, g) => format!("pp{p}+tg{g}"),
         };
+        let test = if self.greedy && self.n_gen > 0 { test + " greedy" } else { test };
         if self.n_depth > 0 { format!("{test} @ d{}", self.n_depth) } else { test }
     }
 }
@@ -109,7 +114,7 @@ impl<'a, E: Executor> Bench<'a, E> {
         before(None);
         self.session.reset()?;
         self.prompt(test.n_prompt)?;
-        self.generate(test.n_gen.min(1))?;
+        self.generate(test.n_gen.min(1), test.greedy)?;
         self.session.reset()?;
         let mut samples = Vec::with_capacity(repetitions);
         for repetition in 0..repetitions {
@@ -117,7 +122,7 @@ impl<'a, E: Executor> Bench<'a, E> {
             self.go_to_depth(test.n_depth)?;
             let start = Instant::now();
             self.prompt(test.n_prompt)?;
-            self.generate(test.n_gen)?;
+            self.generate(test.n_gen, test.greedy)?;
             samples.push(start.elapsed());
         }
         Ok(samples)
@@ -154,11 +159,12 @@ impl<'a, E: Executor> Bench<'a, E> {
         Ok(())
     }
 
-    /// Appends `n` random tokens, each after the previous one's logits have arrived.
-    fn generate(&mut self, n: usize) -> Result<(), Error> {
+    /// Appends `n` random tokens, each after the previous one's logits, or greedy choice, has arrived.
+    fn generate(&mut self, n: usize, greedy: bool) -> Result<(), Error> {
         for _ in 0..n {
             let token = self.token();
-            let plan = self.session.plan([(vec![token], Want::Logits)])?;
+            let want = if greedy { Want::Token(SampleSpec::GREEDY) } else { Want::Logits };
+            let plan = self.session.plan([(vec![token], want)])?;
             let step = self.executor.submit(&plan)?;
             self.executor.wait(step, &mut self.out)?;
         }
@@ -176,14 +182,17 @@ impl<'a, E: Executor> Bench<'a, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use minfer_engine::executor::RowOutput;
     use minfer_engine::fake::FakeExecutor;
 
     #[test]
     fn labels_are_llama_benchs() {
-        let label = |n_prompt, n_gen, n_depth| Test { n_prompt, n_gen, n_depth }.label();
+        let label = |n_prompt, n_gen, n_depth| Test { n_prompt, n_gen, n_depth, greedy: false }.label();
         assert_eq!(label(512, 0, 0), "pp512");
         assert_eq!(label(0, 128, 4096), "tg128 @ d4096");
         assert_eq!(label(512, 128, 0), "pp512+tg128");
+        let greedy = |n_gen| Test { n_prompt: 0, n_gen, n_depth: 64, greedy: true }.label();
+        assert_eq!((greedy(8), greedy(0)), ("tg8 greedy @ d64".to_owned(), "pp0 @ d64".to_owned()));
     }
 
     #[test]
@@ -191,11 +200,13 @@ mod tests {
         let mut executor = FakeExecutor::new(FakeExecutor::small_limits());
         let mut bench = Bench::new(&mut executor, 4, Some(1)).unwrap();
         let mut calls = Vec::new();
-        let test = Test { n_prompt: 6, n_gen: 3, n_depth: 5 };
+        let test = Test { n_prompt: 6, n_gen: 3, n_depth: 5, greedy: false };
         let samples = bench.run(test, 3, &mut |r| calls.push(r)).unwrap();
         assert_eq!(samples.len(), 3);
         assert_eq!(calls, [None, Some(0), Some(1), Some(2)]);
         assert_eq!(bench.session.len(), 14);
+        assert_eq!(bench.run(Test { greedy: true, ..test }, 2, &mut |_| {}).unwrap().len(), 2);
+        assert!(matches!(bench.out.rows[..], [RowOutput::Token(_)]));
         let long = Test { n_prompt: 1 << 40, ..test };
         assert!(matches!(bench.run(long, 1, &mut |_| {}), Err(Error::Context { .. })));
     }

@@ -1,6 +1,7 @@
 //! Memory of a running device: activations, cache, and the tokens of the step.
 
 use super::LoadedRope;
+use super::argmax::ArgmaxState;
 use crate::args::{Address, Spans, at};
 use crate::driver::{Buffer, Gpu, Pinned};
 use crate::matrix::{Input, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
@@ -85,6 +86,7 @@ pub(super) struct State {
     pub(super) kv: Vec<KvStore>,
     /// Where the logits of a step with one output arrive.
     pub(super) arrival: Pinned<f32>,
+    pub(super) argmax: ArgmaxState,
     step: Buffer<u32>,
     staged: Pinned<u32>,
     layout: Layout,
@@ -202,6 +204,7 @@ impl State {
             + s.partials
             + s.step
             + s.tokens * s.kv_heads
+            + 3 * reserve.max_outputs
             + 2;
         let halves = s.rows * (s.normed + s.inner) + s.tokens * reserve.max_q;
         let kv = reserve.kv_groups.iter().map(|g| reserve.kv_types.bytes(kv_len(g)));
@@ -254,6 +257,7 @@ impl State {
             step: gpu.alloc(s.step, "activations")?,
             staged: gpu.pinned(s.step)?,
             arrival: gpu.pinned(reserve.vocab)?,
+            argmax: ArgmaxState::new(gpu, reserve.max_outputs)?,
             layout: layout(reserve),
             reserve: reserve.clone(),
             tokens: 0,

@@ -48,6 +48,11 @@ pub(crate) struct Pinned<T> {
 unsafe impl<T: Pod + Send> Send for Pinned<T> {}
 
 impl<T: Pod> Pinned<T> {
+    /// Address that the GPU reads and writes it at: the host's own, as on every 64-bit system.
+    pub(crate) fn address(&self) -> u64 {
+        self.values.addr() as u64
+    }
+
     pub(crate) fn as_slice(&self) -> &[T] {
         // SAFETY: `len` values, zeroed when allocated.
         unsafe { std::slice::from_raw_parts(self.values, self.len) }

@@ -132,6 +132,7 @@ impl Row {
             ("stddev_ns", json!(stddev_ns.round() as u64)),
             ("avg_ts", json!(avg_ts)),
             ("stddev_ts", json!(stddev_ts)),
+            ("greedy", json!(self.test.greedy)),
             ("isa", json!(self.machine.isa)),
             ("kernels", json!(self.kernels)),
             ("read_bandwidth", json!(self.machine.read_bandwidth)),
@@ -301,7 +302,7 @@ mod tests {
 
     fn row() -> Row {
         Row {
-            test: Test { n_prompt: 0, n_gen: 100, n_depth: 0 },
+            test: Test { n_prompt: 0, n_gen: 100, n_depth: 0, greedy: false },
             filename: "a \"b\".gguf".into(),
             facts: Facts {
                 architecture: Some("llama".into()),

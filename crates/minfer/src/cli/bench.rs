@@ -40,6 +40,10 @@ pub(super) struct Args {
     /// Tokens in the context before the test
     #[arg(short = 'd', long, value_name = "N", value_delimiter = ',', default_values_t = [0])]
     n_depth: Vec<usize>,
+    /// Let generated tokens come with the most probable next one, as with `run --temp 0`, and not with logits as in
+    /// llama-bench
+    #[arg(long)]
+    greedy: bool,
     /// Repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = parse_positive)]
     repetitions: usize,
@@ -143,7 +147,7 @@ impl Args {
             let generations = self.n_gen.iter().map(|g| (0, *g));
             for (n_prompt, n_gen) in prompts.chain(generations).chain(self.pg.iter().copied()) {
                 if n_prompt + n_gen > 0 {
-                    tests.push(Test { n_prompt, n_gen, n_depth });
+                    tests.push(Test { n_prompt, n_gen, n_depth, greedy: self.greedy });
                 }
             }
         }

@@ -154,6 +154,8 @@ fn report(task: &Task<'_>, perplexity: &Perplexity, divergence: Option<&Divergen
         fields.insert("rms_p_difference".into(), json!(d.rms_p_difference()));
         fields.insert("same_top".into(), json!(d.same_top_share()));
         fields.insert("same_top_error".into(), json!(d.same_top_error()));
+        fields.insert("clear".into(), json!(d.clear));
+        fields.insert("same_clear".into(), json!(d.same_clear));
     }
     report
 }
@@ -198,6 +200,10 @@ fn text(report: &Value) -> String {
             "same most probable     = {:.3} ± {:.3} %\n",
             100.0 * number("same_top"),
             100.0 * number("same_top_error")
+        );
+        text += &format!(
+            "  where the base's leads by 0.5 or more: {} of {}\n",
+            report["same_clear"], report["clear"]
         );
     }
     text

@@ -5,6 +5,9 @@ use super::{Error, Mean, Prediction};
 /// Base probabilities below e to this are left out of the sum, as the saved form cannot tell them from each other.
 const LEAST_LOG_PROB: f32 = -16.0;
 
+/// How much higher than any other the log-probability of the base's most probable token is where the choice is clear.
+const CLEAR_LEAD: f32 = 0.5;
+
 /// Figures of a comparison: P is the saved base, Q the model.
 #[derive(Clone, Debug, Default)]
 pub struct Divergence {
@@ -20,6 +23,10 @@ pub struct Divergence {
     pub p_difference_squared: Mean,
     /// Predictions whose most probable token is the same.
     pub same_top: u64,
+    /// Predictions of which the base's most probable token leads by at least 0.5 in log-probability.
+    pub clear: u64,
+    /// Those of them whose most probable token is the same.
+    pub same_clear: u64,
     values: Vec<f64>,
 }
 
@@ -48,12 +55,16 @@ impl Divergence {
         let nll_base = -f64::from(base.get(prediction.next as usize).copied().unwrap_or(f32::NAN));
         let mut kld = 0.0;
         let (mut top, mut top_base) = (0, 0);
+        let mut second_base = f32::NEG_INFINITY;
         for (i, (logit, log_p)) in prediction.logits.iter().zip(base).enumerate() {
             if *logit > prediction.logits[top] {
                 top = i;
             }
             if *log_p > base[top_base] {
+                second_base = base[top_base];
                 top_base = i;
+            } else if i != top_base {
+                second_base = second_base.max(*log_p);
             }
             if *log_p > LEAST_LOG_PROB {
                 let log_p = f64::from(*log_p);
@@ -70,6 +81,9 @@ impl Divergence {
         self.kld.add(kld);
         self.p_difference_squared.add(((-nll).exp() - (-nll_base).exp()).powi(2));
         self.same_top += u64::from(top == top_base);
+        let clear = base[top_base] - second_base >= CLEAR_LEAD;
+        self.clear += u64::from(clear);
+        self.same_clear += u64::from(clear && top == top_base);
         self.values.push(kld);
         Ok(())
     }
@@ -135,6 +149,23 @@ mod tests {
         assert!((d.perplexity_ratio() - 1.5f64.sqrt()).abs() < 1e-6 && d.same_top_error() == 0.0);
         assert!((d.nll_difference.mean() - (3f64.ln() - 2f64.ln()) / 2.0).abs() < 1e-6);
         assert_eq!(d.same_top_share(), 1.0);
+    }
+
+    #[test]
+    fn a_clear_choice_is_one_with_a_lead() {
+        let mut d = Divergence::default();
+        // The lead is the same wherever the two are; a tie has none.
+        for base in [[-0.1f32, -0.6, -3.0], [-3.0, -0.6, -0.1], [-0.6, -0.1, -3.0], [-3.0, -0.1, -0.6]] {
+            d.add(&Prediction { window: 0, position: 0, logits: &base, next: 0 }, &base).unwrap();
+        }
+        assert_eq!((d.clear, d.same_clear), (4, 4));
+        let other = Prediction { window: 0, position: 4, logits: &[0.0, 1.0, 0.0], next: 0 };
+        for base in [[-0.1f32, -0.5, -3.0], [-0.7, -0.7, -3.0], [-3.0, -0.7, -0.7]] {
+            d.add(&other, &base).unwrap();
+        }
+        assert_eq!((d.clear, d.same_clear), (4, 4));
+        d.add(&other, &[-0.1, -2.0, -3.0]).unwrap();
+        assert_eq!((d.clear, d.same_clear, d.kld.count()), (5, 4, 8));
     }
 
     #[test]

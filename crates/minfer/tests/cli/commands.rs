@@ -190,6 +190,8 @@ fn bench_has_llama_benchs_tests_and_fields() {
     }
     let table = succeeds(&["bench", "-m", tiny_model(), "-p", "8", "-n", "2", "-r", "1"]);
     assert!(table.starts_with("| model ") && table.contains(" pp8 |") && table.contains(" tg2 |"), "{table}");
+    let table = succeeds(&["bench", "-m", tiny_model(), "-p", "8", "-n", "2", "-r", "1", "--greedy"]);
+    assert!(table.contains(" pp8 |") && table.contains(" tg2 greedy |"), "{table}");
 }
 
 #[test]
