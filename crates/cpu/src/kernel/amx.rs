@@ -27,8 +27,6 @@ use crate::simd::{LANES, Simd};
 
 /// Tokens from which products go to the tile unit.
 pub(crate) const FROM: usize = 12;
-/// Tokens from which 32-value blocks are folded in the `fast` profile.
-pub(crate) const WIDE_FROM: usize = 64;
 /// Tokens that a kernel takes together at most; what it reads beyond a product's tokens is not used.
 pub(crate) const BLOCK: usize = 32;
 /// Tokens of a pass: its sums are 32 KB for each panel.

@@ -144,10 +144,9 @@ soft!(vnni, crate::arch::Vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,av
 
 /// Those that this machine has the vectors for.
 pub(crate) fn kernels() -> Vec<SoftKernels> {
-    let mut kernels = vec![portable::KERNELS];
     #[cfg(target_arch = "x86_64")]
     if crate::Isa::Vnni.available() {
-        kernels.push(vnni::KERNELS);
+        return vec![portable::KERNELS, vnni::KERNELS];
     }
-    kernels
+    vec![portable::KERNELS]
 }
