@@ -3,6 +3,7 @@
 mod argmax;
 mod decode;
 mod load;
+mod plan;
 mod probe;
 mod stages;
 mod state;
@@ -238,6 +239,7 @@ impl CudaDevice {
     /// # Errors
     /// The driver fails.
     pub fn free_memory(&self) -> Result<u64, DeviceError> {
+        self.gpu.make_current()?;
         Ok(self.gpu.free_memory()?)
     }
 
@@ -300,7 +302,16 @@ impl Device for CudaDevice {
     }
 
     fn reserve_bytes(&self, reserve: &Reserve) -> u64 {
-        State::bytes(reserve, &self.ropes)
+        let pairs: Vec<usize> = self.ropes.iter().map(|r| r.rope.inv_freq.len()).collect();
+        State::bytes(reserve, &pairs)
+    }
+
+    fn memory(&self, holdings: &[Holding<'_>], reserve: &Reserve) -> Result<Memory, DeviceError> {
+        plan::memory(holdings, reserve)
+    }
+
+    fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
+        self.free_memory().map(Some)
     }
 
     fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use minfer_ops::DeviceError;
 
 pub(crate) use graph::Graph;
-pub(crate) use memory::{Buffer, Pinned};
+pub(crate) use memory::{Buffer, Pinned, held};
 use sys::{Driver, Status};
 
 /// Oldest driver interface that the kernels run on: CUDA 13.0 (driver 580).

@@ -140,11 +140,8 @@ impl Matrix {
 
     /// The same matrix in QT16, for products, if its type has tuned kernels and its rows are whole units.
     pub(crate) fn tuned(&self, lane: Lane<'_>, kernels: &Kernels) -> Result<Option<Matrix>, DeviceError> {
-        let Some((_, unit_bytes)) = QT16_TYPES.iter().find(|(ty, _)| *ty == self.ty) else { return Ok(None) };
-        if !self.cols.is_multiple_of(UNIT_COLS) {
-            return Ok(None);
-        }
-        let (name, units) = (self.type_name, self.rows.div_ceil(ROW_TILE) * (self.cols / UNIT_COLS));
+        let Some((units, unit_bytes)) = units(self.ty, self.rows, self.cols) else { return Ok(None) };
+        let name = self.type_name;
         let data = lane.gpu.alloc::<u8>(units * unit_bytes, "weights")?;
         let args = RepackArgs {
             from: at(&self.data, 0),
@@ -162,7 +159,7 @@ impl Matrix {
             data,
             layout: Layout::Qt16,
             products: Some(products(kernels, "qt16", name)?),
-            tiled: tiled(lane.gpu, kernels, name, *unit_bytes)?,
+            tiled: tiled(lane.gpu, kernels, name, unit_bytes)?,
             ..*self
         }))
     }
@@ -286,6 +283,18 @@ impl Matrix {
         unsafe { lane.enqueue(self.embed, Shape::new([count, 1, 1], 128), &args)? };
         Ok(())
     }
+}
+
+/// Units of QT16 that a matrix has, and the bytes of one; `None` if it stays in the file's layout.
+fn units(ty: GgmlType, rows: usize, cols: usize) -> Option<(usize, usize)> {
+    let (_, bytes) = QT16_TYPES.iter().find(|(tuned, _)| *tuned == ty)?;
+    cols.is_multiple_of(UNIT_COLS).then(|| (rows.div_ceil(ROW_TILE) * (cols / UNIT_COLS), *bytes))
+}
+
+/// Bytes of a matrix in QT16, if products take it there.
+pub(crate) fn tuned_bytes(weight: &Weight) -> Option<u64> {
+    let (units, bytes) = units(weight.ty, weight.rows, weight.cols)?;
+    Some((units as u64).saturating_mul(bytes as u64))
 }
 
 /// The kernels for products with few and with many tokens.

@@ -149,6 +149,11 @@ fn load_cuda(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Loaded, Error> {
     let device = CudaDevice::new(&CudaOptions { gpu }).map_err(|why| Error::Gpu(why.to_string()))?;
-    let model = AnyModel::Cuda(Model::load(gguf, device, &options.load, progress)?);
+    let free = device.free_memory().map_err(minfer_model::Error::from)?;
+    let planned = minfer_model::plan_memory(gguf, &device, &options.load)?.total();
+    let model = Model::load(gguf, device, &options.load, progress)?;
+    let taken = free.saturating_sub(model.device().free_memory().map_err(minfer_model::Error::from)?);
+    tracing::info!(free, planned, taken, "bytes of the GPU's memory");
+    let model = AnyModel::Cuda(model);
     Ok(Loaded { model, repacked: false })
 }

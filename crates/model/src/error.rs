@@ -1,5 +1,6 @@
 //! Why a model does not load.
 
+use crate::plan::MemoryPlan;
 use minfer_ops::DeviceError;
 
 /// Why a model does not load. Everything is named: the file, the key or tensor, what was expected and what was found.
@@ -83,9 +84,39 @@ pub enum Error {
         /// Channels that the type keeps together.
         block: usize,
     },
+    /// A device without the memory.
+    #[error(
+        "the model does not fit: {} are needed (weights {}, cache for {context} tokens {}, activations {}), {} are free; {}",
+        size(plan.total()), size(plan.weights), size(plan.kv), size(plan.activations), size(*free), would_fit(plan, *free, *fits)
+    )]
+    Memory {
+        /// What is needed.
+        plan: MemoryPlan,
+        /// Tokens of context asked for.
+        context: usize,
+        /// Bytes that are free.
+        free: u64,
+        /// Tokens of the largest context that would fit; 0 if none does.
+        fits: usize,
+    },
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+fn would_fit(plan: &MemoryPlan, free: u64, fits: usize) -> String {
+    match fits {
+        0 if plan.weights > free => "the weights alone are too large".to_owned(),
+        0 if plan.loading > free => format!("loading alone takes {}", size(plan.loading)),
+        0 => "no context fits".to_owned(),
+        context => format!("a context of {context} tokens fits"),
+    }
+}
+
+/// A number of bytes, for people.
+fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib < 1024.0 { format!("{mib:.2} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }
 }
 
 fn more(others: usize) -> String {

@@ -1,13 +1,12 @@
 //! The decoder on a device, as a scheduler sees it.
 
-use crate::bind::Binder;
 use crate::error::Error;
-use crate::plan::{LoadOptions, Sizes};
+use crate::plan::{Bound, LoadOptions, Sizes};
 use crate::spec::{DecoderSpec, Mask};
 use minfer_engine::executor::*;
 use minfer_engine::sampling::{self, Scratch};
 use minfer_gguf::Gguf;
-use minfer_ops::{self as ops, AttentionSpec, Device, KvSlot};
+use minfer_ops::{self as ops, AttentionSpec, Device};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -64,7 +63,8 @@ impl<D: Device> Model<D> {
     /// Loads the model in `gguf` onto `device`. `progress` hears of the bytes of weights done, and of all.
     ///
     /// # Errors
-    /// An unsupported architecture, feature, tensor, type or context, by name; a device without the memory.
+    /// An unsupported architecture, feature, tensor, type or context, by name; a device without the memory, before
+    /// anything is loaded.
     pub fn load(
         gguf: &Arc<Gguf>,
         mut device: D,
@@ -73,29 +73,21 @@ impl<D: Device> Model<D> {
     ) -> Result<Model<D>, Error> {
         let spec = DecoderSpec::for_context(gguf, options.context.unwrap_or(0))?;
         let sizes = Sizes::of(&spec, options)?;
-        let (_, places) = spec.cache_groups();
+        let bound = Bound::new(gguf, &spec)?;
+        bound.check_memory(&spec, &sizes, options, &device)?;
         let total = gguf.tensors().map(|t| t.data().len() as u64).sum();
         let mut done = 0;
         let mut advance = |bytes: usize| {
             done += bytes as u64;
             progress(done, total);
         };
-        let mut binder = Binder::new(gguf, &spec);
-        // Everything is bound before anything is loaded: a wrong file is refused at once.
-        let table = binder.embedding()?;
-        let mut weights = Vec::with_capacity(spec.layers.len());
-        for (i, (layer, (group, place))) in spec.layers.iter().zip(places).enumerate() {
-            let kv = KvSlot { group, layer: place };
-            weights.push((binder.layer(i, layer, kv)?, layer, kv));
-        }
-        let head = binder.head()?;
-        binder.finish()?;
+        let Bound { table, layers: weights, head } = bound;
         advance(0);
         let bytes = table.data.len();
         let embedding = device.load_embedding(table)?;
         advance(bytes);
         let mut layers = Vec::with_capacity(weights.len());
-        for (stages, layer, kv) in weights {
+        for ((stages, kv), layer) in weights.into_iter().zip(&spec.layers) {
             let bytes = stages.bytes();
             layers.push(Layer {
                 attn_in: device.load_attn_in(stages.attn_in)?,

@@ -1,11 +1,13 @@
 //! What a model will need, before it is loaded.
 
+use crate::bind::{Binder, LayerWeights};
 use crate::error::Error;
 use crate::spec::{DecoderSpec, Mask};
 use minfer_engine::executor::{CacheGroup, Limits};
 use minfer_engine::kv::blocks_needed;
 use minfer_gguf::Gguf;
-use minfer_ops::{Device, KV_BLOCK, KvGroup, KvTypes, Reserve};
+use minfer_ops::{Device, HeadSpec, Holding, KV_BLOCK, KvGroup, KvSlot, KvTypes, Reserve, Weight};
+use std::sync::Arc;
 
 /// Context when nobody asks for one: the model's own up to this.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -40,8 +42,10 @@ impl Default for LoadOptions {
 /// Memory of a loaded model, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Tensors, as they lie in the file.
+    /// Tensors, as they lie on the device.
     pub weights: u64,
+    /// The most that they take at a time while they are loaded.
+    pub loading: u64,
     /// Keys and values of all sequences at full length.
     pub kv: u64,
     /// Keys and values of one token of one sequence, in the groups that keep all positions.
@@ -51,9 +55,10 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// All of it.
+    /// The most that is taken at a time.
     pub fn total(&self) -> u64 {
-        self.weights + self.kv + self.activations
+        let all = [self.weights, self.kv, self.activations].into_iter().fold(0, u64::saturating_add);
+        all.max(self.loading)
     }
 }
 
@@ -125,23 +130,129 @@ impl Sizes {
     fn kv_bytes(&self) -> u64 {
         let types = self.reserve.kv_types;
         let per_block = |g: &KvGroup| types.bytes(g.layers * g.heads.kv * g.heads.dim * KV_BLOCK) as u64;
-        self.reserve.kv_groups.iter().map(|g| per_block(g) * g.blocks as u64).sum()
+        let groups = self.reserve.kv_groups.iter().map(|g| per_block(g).saturating_mul(g.blocks as u64));
+        groups.fold(0, u64::saturating_add)
     }
+}
+
+/// A file's tensors, bound to the stages of its decoder: all that loading needs to know before it begins.
+pub(crate) struct Bound {
+    pub(crate) table: Weight,
+    pub(crate) layers: Vec<(LayerWeights, KvSlot)>,
+    pub(crate) head: HeadSpec,
+}
+
+impl Bound {
+    /// Binds everything: a wrong file is refused before anything is loaded.
+    pub(crate) fn new(gguf: &Arc<Gguf>, spec: &DecoderSpec) -> Result<Bound, Error> {
+        let (_, places) = spec.cache_groups();
+        let mut binder = Binder::new(gguf, spec);
+        let table = binder.embedding()?;
+        let mut layers = Vec::with_capacity(spec.layers.len());
+        for (i, (layer, (group, place))) in spec.layers.iter().zip(places).enumerate() {
+            let kv = KvSlot { group, layer: place };
+            layers.push((binder.layer(i, layer, kv)?, kv));
+        }
+        let head = binder.head()?;
+        binder.finish()?;
+        Ok(Bound { table, layers, head })
+    }
+
+    /// What a device will hold, in the order of loading.
+    fn holdings(&self) -> Vec<Holding<'_>> {
+        let mut all = vec![Holding::Table(&self.table)];
+        let mut tell = |holding| all.push(holding);
+        for (stages, _) in &self.layers {
+            stages.attn_in.holdings(&mut tell);
+            stages.attn_out.holdings(&mut tell);
+            stages.ffn.holdings(&mut tell);
+        }
+        self.head.holdings(&self.table, &mut tell);
+        all
+    }
+
+    /// The memory that loading will take.
+    pub(crate) fn memory<D: Device>(
+        &self,
+        spec: &DecoderSpec,
+        sizes: &Sizes,
+        device: &D,
+    ) -> Result<MemoryPlan, Error> {
+        let memory = device.memory(&self.holdings(), &sizes.reserve)?;
+        let kv = sizes.kv_bytes();
+        let types = sizes.reserve.kv_types;
+        let full = spec.layers.iter().filter(|l| l.mask == Mask::Full);
+        Ok(MemoryPlan {
+            weights: memory.weights,
+            loading: memory.loading,
+            kv,
+            kv_per_token: full.map(|l| types.bytes(l.heads.kv * l.heads.dim) as u64).sum(),
+            activations: memory.reserved.saturating_sub(kv),
+        })
+    }
+
+    /// Refuses to load what a device with memory of its own has too little of, and tells what it has enough for.
+    pub(crate) fn check_memory<D: Device>(
+        &self,
+        spec: &DecoderSpec,
+        sizes: &Sizes,
+        options: &LoadOptions,
+        device: &D,
+    ) -> Result<(), Error> {
+        let plan = self.memory(spec, sizes, device)?;
+        let Some(free) = device.free_bytes()?.filter(|free| plan.total() > *free) else { return Ok(()) };
+        let fits = |context: usize| {
+            let options = LoadOptions { context: Some(context), ..options.clone() };
+            let sizes = Sizes::of(spec, &options);
+            let plan = sizes.and_then(|sizes| self.memory(spec, &sizes, device));
+            plan.is_ok_and(|plan| plan.total() <= free)
+        };
+        let context = sizes.limits.context;
+        Err(Error::Memory { plan, context, free, fits: largest(context, fits) })
+    }
+}
+
+/// The largest number below `end` for which `fits`, of which all smaller ones do; 0 if none does.
+fn largest(end: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let (mut good, mut bad) = (0, end.max(1));
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if fits(middle) { good = middle } else { bad = middle }
+    }
+    good
 }
 
 /// The memory that `gguf` will need on `device`.
 ///
 /// # Errors
 /// As for loading: an unsupported file, or a context that it cannot have.
-pub fn plan_memory<D: Device>(gguf: &Gguf, device: &D, options: &LoadOptions) -> Result<MemoryPlan, Error> {
+pub fn plan_memory<D: Device>(
+    gguf: &Arc<Gguf>,
+    device: &D,
+    options: &LoadOptions,
+) -> Result<MemoryPlan, Error> {
     let spec = DecoderSpec::for_context(gguf, options.context.unwrap_or(0))?;
     let sizes = Sizes::of(&spec, options)?;
-    let kv = sizes.kv_bytes();
-    let full = spec.layers.iter().filter(|l| l.mask == Mask::Full);
-    Ok(MemoryPlan {
-        weights: gguf.tensors().map(|t| t.data().len() as u64).sum(),
-        kv,
-        kv_per_token: full.map(|l| options.kv_types.bytes(l.heads.kv * l.heads.dim) as u64).sum(),
-        activations: device.reserve_bytes(&sizes.reserve).saturating_sub(kv),
-    })
+    Bound::new(gguf, &spec)?.memory(&spec, &sizes, device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_context_that_fits_is_found() {
+        for (end, most) in [(1, 0), (2, 1), (100, 0), (100, 1), (100, 63), (100, 99), (1 << 40, 123_456_789)]
+        {
+            assert_eq!(largest(end, |context| context <= most), most.min(end - 1), "{most} below {end}");
+        }
+    }
+
+    #[test]
+    fn the_most_at_a_time_is_loading_or_running() {
+        let plan = MemoryPlan { weights: 10, loading: 15, kv: 1, kv_per_token: 1, activations: 2 };
+        assert_eq!(plan.total(), 15);
+        assert_eq!(MemoryPlan { kv: 100, ..plan }.total(), 112);
+        assert_eq!(MemoryPlan { kv: u64::MAX, ..plan }.total(), u64::MAX);
+    }
 }

@@ -9,8 +9,11 @@ mod goldens;
 use goldens::{Golden, context, error, goldens, load, logits, retyped};
 use minfer_cpu::{CpuDevice, CpuOptions, Repack};
 use minfer_cuda::{CudaDevice, CudaOptions};
+use minfer_engine::executor::{Executor, RowOutput, StepOutput, Want};
+use minfer_engine::sampling::SampleSpec;
+use minfer_engine::session::Session;
 use minfer_gguf::{GgmlType, Gguf};
-use minfer_model::KvType;
+use minfer_model::{KvType, LoadOptions, Model, plan_memory};
 use std::sync::Arc;
 
 /// Gate of one product of the `f16` profile against the exact one. A cached key or value is no worse.
@@ -105,6 +108,59 @@ fn bits_do_not_depend_on_how_a_prompt_is_cut() {
         for run in 0..20 {
             assert!(logits(&mut model, ids, &[usize::MAX]) == whole, "{}: run {run}", golden.name);
         }
+    }
+}
+
+/// Tokens that the device chose greedily, each fed back, `count` of them after `ids`.
+fn greedy(model: &mut Model<CudaDevice>, ids: &[u32], count: usize) -> Vec<u32> {
+    let mut session = Session::new(model.limits()).expect("a session");
+    let mut out = StepOutput::default();
+    let mut next = ids.to_vec();
+    (0..count)
+        .map(|_| {
+            let want = Want::Token(SampleSpec::GREEDY);
+            let plan = session.plan([(std::mem::take(&mut next), want)]).expect("a plan");
+            let step = model.submit(&plan).expect("a step");
+            model.wait(step, &mut out).expect("results");
+            let [RowOutput::Token(token)] = out.rows[..] else { panic!("{:?}", out.rows) };
+            next.push(token);
+            token
+        })
+        .collect()
+}
+
+#[test]
+fn a_hundred_greedy_runs_are_the_same_and_take_the_largest_logits() {
+    for golden in goldens() {
+        let sequence = golden.sequences.iter().max_by_key(|s| s.ids.len()).expect("a sequence");
+        let (ids, more) = (&sequence.ids[..sequence.ids.len().min(16)], 48);
+        let Some(device) = device() else { return };
+        let mut model = load(&golden.gguf, ids.len() + more, KvType::F16, device);
+        let first = greedy(&mut model, ids, more);
+        let all = [ids, &first[..more - 1]].concat();
+        let rows = logits(&mut model, &all, &[usize::MAX]);
+        for (logits, token) in rows[ids.len() - 1..].iter().zip(&first) {
+            let best = (0..logits.len()).rev().max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+            assert_eq!(best, Some(*token as usize), "{}", golden.name);
+        }
+        for run in 1..100 {
+            assert_eq!(greedy(&mut model, ids, more), first, "{}: run {run}", golden.name);
+        }
+    }
+}
+
+/// What the plan says is what loading takes, up to what the driver keeps for later allocations.
+#[test]
+fn the_memory_of_a_model_is_known_before_it_is_loaded() {
+    for golden in goldens() {
+        let options = LoadOptions { context: Some(64), max_outputs: 64, ..LoadOptions::default() };
+        let Some(device) = device() else { return };
+        let plan = plan_memory(&golden.gguf, &device, &options).expect("a supported model");
+        let free = device.free_memory().expect("a figure");
+        let model = Model::load(&golden.gguf, device, &options, &mut |_, _| {}).expect("memory");
+        let taken = free - model.device().free_memory().expect("a figure");
+        println!("{:20} planned {}, taken {taken}", golden.name, plan.total());
+        assert!(taken <= plan.total(), "{}: {taken} of {}", golden.name, plan.total());
     }
 }
 

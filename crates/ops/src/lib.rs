@@ -18,11 +18,13 @@
 //! batch, on how the prompt was cut into steps, or on the number of threads.
 
 mod check;
+mod memory;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 pub use check::{at_most_reserved, expect_reserved};
+pub use memory::{Holding, Memory};
 pub use minfer_gguf::{GgmlType, SharedBytes};
 
 /// Tokens of one KV block, on every device.
@@ -449,6 +451,27 @@ pub trait Device {
     fn reserve(&mut self, reserve: &Reserve) -> Result<(), DeviceError>;
     /// Bytes that [`Device::reserve`] would allocate.
     fn reserve_bytes(&self, reserve: &Reserve) -> u64;
+    /// What a device without anything on it will hold once `holdings` are loaded, in this order, and `reserve` is reserved.
+    /// Unless a device says otherwise, tensors are held as they lie in the file.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: a cache that it does not have.
+    fn memory(&self, holdings: &[Holding<'_>], reserve: &Reserve) -> Result<Memory, DeviceError> {
+        let bytes = |holding: &Holding<'_>| match holding {
+            Holding::Table(weight) | Holding::Matrix(weight) => weight.data.len() as u64,
+            Holding::Vector(len) => 4 * *len as u64,
+            Holding::Tied(_) | Holding::Rope(_) => 0,
+        };
+        let weights = holdings.iter().map(bytes).sum();
+        Ok(Memory { weights, loading: weights, reserved: self.reserve_bytes(reserve) })
+    }
+    /// Bytes of its own memory that are free; `None` from a device that has none of its own.
+    ///
+    /// # Errors
+    /// [`DeviceError::Fault`].
+    fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
+        Ok(None)
+    }
 
     /// Starts a step.
     fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError>;

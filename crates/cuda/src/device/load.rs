@@ -27,6 +27,11 @@ fn expect(tensor: &str, what: &str, expected: usize, found: usize) -> Result<(),
     }
 }
 
+/// Whether one table of angles serves both.
+pub(super) fn same_rope(a: &Rope, b: &Rope) -> bool {
+    a.style == b.style && a.magnitude == b.magnitude && a.inv_freq == b.inv_freq
+}
+
 impl CudaDevice {
     pub(super) fn matrix(&mut self, weight: &Weight) -> Result<Matrix, DeviceError> {
         self.gpu.make_current()?;
@@ -94,11 +99,7 @@ impl CudaDevice {
     }
 
     fn rope(&mut self, rope: Rope) -> Result<usize, DeviceError> {
-        let same = |loaded: &LoadedRope| {
-            let r = &loaded.rope;
-            r.style == rope.style && r.magnitude == rope.magnitude && r.inv_freq == rope.inv_freq
-        };
-        if let Some(known) = self.ropes.iter().position(same) {
+        if let Some(known) = self.ropes.iter().position(|loaded| same_rope(&loaded.rope, &rope)) {
             return Ok(known);
         }
         let inv_freq = self.gpu.alloc(rope.inv_freq.len(), "weights")?;

@@ -3,7 +3,7 @@
 use super::LoadedRope;
 use super::argmax::ArgmaxState;
 use crate::args::{Address, Spans, at};
-use crate::driver::{Buffer, Gpu, Pinned};
+use crate::driver::{Buffer, Gpu, Pinned, held};
 use crate::matrix::{Input, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
 use minfer_ops::*;
 
@@ -177,7 +177,7 @@ impl Sizes {
             kv_heads: reserve.kv_groups.iter().map(|g| g.heads.kv).max().unwrap_or(1),
             partials,
             // A step in which every token is a sequence of its own with all of the cache is more than there is.
-            step: layout.blocks() + blocks.saturating_mul(reserve.max_tokens.min(64)),
+            step: layout.blocks().saturating_add(blocks.saturating_mul(reserve.max_tokens.min(64))),
         }
     }
 }
@@ -192,32 +192,59 @@ fn kv_len(group: &KvGroup) -> usize {
     factors.into_iter().fold(group.layers, usize::saturating_mul)
 }
 
+/// Refuses types of the cache that no kernel reads.
+pub(super) fn check_cache(reserve: &Reserve) -> Result<(), DeviceError> {
+    let KvTypes { keys, values } = reserve.kv_types;
+    match [keys, values].into_iter().find(|ty| *ty != KvType::F16) {
+        None => Ok(()),
+        Some(ty) => {
+            let what = format!("cached as {}; the GPU caches f16", ty.name());
+            Err(DeviceError::Unsupported { tensor: "keys and values".into(), what })
+        }
+    }
+}
+
 impl State {
-    pub(super) fn bytes(reserve: &Reserve, ropes: &[LoadedRope]) -> u64 {
+    /// Bytes of all buffers, given the pairs of each rope.
+    pub(super) fn bytes(reserve: &Reserve, pairs: &[usize]) -> u64 {
         let s = Sizes::of(reserve);
-        let ropes: usize = ropes.iter().map(|r| 2 * r.rope.inv_freq.len()).sum();
-        let per_token =
-            2 * s.d_model + 2 * reserve.max_q + 2 * reserve.max_kv + 2 * reserve.max_ff + s.q_heads + ropes;
-        let floats = s.tokens * per_token
-            + 2 * s.rows
-            + reserve.max_outputs * (reserve.vocab + s.d_model)
-            + s.partials
-            + s.step
-            + s.tokens * s.kv_heads
-            + 3 * reserve.max_outputs
-            + 2;
-        let halves = s.rows * (s.normed + s.inner) + s.tokens * reserve.max_q;
-        let kv = reserve.kv_groups.iter().map(|g| reserve.kv_types.bytes(kv_len(g)));
-        kv.fold(4 * floats + 2 * halves, usize::saturating_add) as u64
+        let (tokens, outputs) = (s.tokens, reserve.max_outputs);
+        let floats = [
+            s.rows,
+            s.rows,
+            tokens * s.d_model,
+            tokens * s.d_model,
+            tokens * reserve.max_q,
+            tokens * reserve.max_q,
+            tokens * reserve.max_kv,
+            tokens * reserve.max_kv,
+            tokens * reserve.max_ff,
+            tokens * reserve.max_ff,
+            tokens * s.q_heads,
+            tokens * s.kv_heads,
+            outputs * s.d_model,
+            outputs * reserve.vocab,
+            s.partials,
+            s.step,
+            2 * outputs,
+            outputs,
+            2,
+        ];
+        let angles = pairs.iter().map(|pairs| tokens * 2 * pairs);
+        let halves = [s.rows * s.normed, s.rows * s.inner, tokens * reserve.max_q];
+        let kv = reserve.kv_groups.iter().flat_map(|g| {
+            let KvTypes { keys, values } = reserve.kv_types;
+            [keys, values].map(|ty| ty.bytes(kv_len(g)))
+        });
+        let buffers = floats.into_iter().chain(angles).map(|n| n.saturating_mul(4));
+        let buffers = buffers.chain(halves.map(|n| n.saturating_mul(2))).chain(kv);
+        buffers.map(|bytes| held(bytes as u64)).fold(0, u64::saturating_add)
     }
 
     pub(super) fn new(gpu: &Gpu, reserve: &Reserve, ropes: &[LoadedRope]) -> Result<State, DeviceError> {
-        let KvTypes { keys, values } = reserve.kv_types;
-        if let Some(ty) = [keys, values].into_iter().find(|ty| *ty != KvType::F16) {
-            let what = format!("cached as {}; the GPU caches f16", ty.name());
-            return Err(DeviceError::Unsupported { tensor: "keys and values".into(), what });
-        }
-        let needed = State::bytes(reserve, ropes);
+        check_cache(reserve)?;
+        let pairs: Vec<usize> = ropes.iter().map(|r| r.rope.inv_freq.len()).collect();
+        let needed = State::bytes(reserve, &pairs);
         let free = gpu.free_memory()?;
         if needed > free {
             return Err(DeviceError::OutOfMemory { what: "cache and activations", needed });

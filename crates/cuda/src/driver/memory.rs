@@ -74,6 +74,18 @@ impl<T> Drop for Pinned<T> {
     }
 }
 
+/// What an allocation takes from what is free: the driver gives whole pages of 2 MiB, which only small allocations share.
+pub(crate) const fn held(bytes: u64) -> u64 {
+    const PAGE: u64 = 2 << 20;
+    const SMALL: u64 = 512;
+    let unit = if bytes > PAGE / 2 { PAGE } else { SMALL };
+    match bytes.checked_next_multiple_of(unit) {
+        Some(0) => SMALL,
+        Some(held) => held,
+        None => u64::MAX,
+    }
+}
+
 impl Gpu {
     /// Memory for `len` values, zeroed: what a kernel does not write must not depend on who had the memory before.
     pub(crate) fn alloc<T: Pod>(&self, len: usize, what: &'static str) -> Result<Buffer<T>, DeviceError> {
