@@ -5,8 +5,8 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     // Written by every commit and checkout; a path that does not exist would make every build run this again.
-    let log = "../../.git/logs/HEAD";
-    if std::path::Path::new(log).exists() {
+    let log = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| std::path::Path::new(log).exists());
+    if let Some(log) = log {
         println!("cargo::rerun-if-changed={log}");
     }
     let commit = git(&["rev-parse", "--short=9", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());

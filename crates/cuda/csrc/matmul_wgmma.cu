@@ -1,9 +1,10 @@
-// Products of many tokens on Hopper, one kernel per type with QT16.
+// Products of many tokens on Hopper: for each type with QT16 a kernel for up to three matrices, and one for a gate and its
+// up.
 #include "matmul/wgmma.cuh"
 
-#define KERNEL(Unit, name) \
-    extern "C" __global__ void __launch_bounds__(wgmma_matmul::THREADS, 1) \
-        matmul_wgmma_##name(const __grid_constant__ MatmulArgs a) { \
-        wgmma_matmul::body<Unit>(a); \
+#define KERNEL(Unit, name, GATED) \
+    extern "C" __global__ void __launch_bounds__(wgmma_matmul::THREADS, 1) name(const __grid_constant__ TileArgs a) { \
+        wgmma_matmul::body<Unit, GATED>(a); \
     }
-MINFER_QT16(KERNEL)
+#define KERNELS(Unit, name) KERNEL(Unit, matmul_wgmma_##name, false) KERNEL(Unit, matmul_wgmma_##name##_gated, true)
+MINFER_QT16(KERNELS)

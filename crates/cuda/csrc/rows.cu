@@ -7,6 +7,7 @@ struct PrepareArgs {
     const uint32_t* gather;  // row of x for each row of the result, or null
     half* out;               // [rows][out_stride], see `prepare_part`
     float* unscale;          // [rows]
+    uint32_t* clear;         // [rows] that become zero, or null
     int x_stride;            // of x and other
     int out_stride;
 };
@@ -34,6 +35,8 @@ __device__ __forceinline__ void prepare(const PrepareArgs& a) {
     own.x += from;
     if (own.other) own.other += from;
     if (own.plain) own.plain += static_cast<size_t>(row) * n;
+    if (own.most) own.most += row;
+    if (a.clear && threadIdx.x == 0) a.clear[row] = 0;
     float unscale;
     if (TILES) {
         half* tile = a.out + static_cast<size_t>(row / TILE_TOKENS * TILE_TOKENS) * a.out_stride;

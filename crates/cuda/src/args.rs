@@ -57,6 +57,37 @@ pub(crate) struct MatmulArgs {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct TileMatrix {
+    pub(crate) w: Address,
+    pub(crate) bias: Address,
+    pub(crate) out: Address,
+    pub(crate) w_scale: f32,
+    pub(crate) w_unscale: f32,
+    pub(crate) rows: i32,
+    pub(crate) tiles: i32,
+    pub(crate) out_stride: i32,
+    pub(crate) unused: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct TileArgs {
+    pub(crate) m: [TileMatrix; 3],
+    pub(crate) x: Address,
+    pub(crate) x_unscale: Address,
+    pub(crate) most: Address,
+    pub(crate) cols: i32,
+    pub(crate) x_stride: i32,
+    pub(crate) tokens: i32,
+    pub(crate) segments: i32,
+    pub(crate) act: i32,
+    pub(crate) finish: i32,
+    pub(crate) factor: f32,
+    pub(crate) soft_cap: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct EmbedArgs {
     pub(crate) table: Address,
     pub(crate) tokens: Address,
@@ -116,6 +147,7 @@ pub(crate) struct PrepareArgs {
     pub(crate) gather: Address,
     pub(crate) out: Address,
     pub(crate) unscale: Address,
+    pub(crate) clear: Address,
     pub(crate) x_stride: i32,
     pub(crate) out_stride: i32,
 }

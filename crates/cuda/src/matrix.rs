@@ -1,6 +1,8 @@
 //! Weights on the GPU.
 
-use crate::args::{Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, at};
+use crate::args::{
+    Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, TileArgs, TileMatrix, at,
+};
 use crate::driver::{Buffer, Gpu, Kernel, Shape};
 use crate::k_segments;
 use crate::kernels::{KERNEL_TYPES, Kernels, QT16_TYPES};
@@ -11,6 +13,8 @@ use minfer_ops::{DeviceError, GgmlType, Weight};
 const FEW_TOKENS: usize = 8;
 /// Tokens of a block of the kernel for many.
 const TOKEN_TILE: usize = 32;
+/// The compute capability whose `wgmma` instructions the kernels for tiles are made of.
+pub(crate) const WGMMA: (i32, i32) = (9, 0);
 /// Tokens of an input's tile, `TILE_TOKENS` of `csrc/prepare.cuh`, and tokens from which tiles are worth it.
 pub(crate) const TILE_TOKENS: usize = 128;
 const MANY_TOKENS: usize = 33;
@@ -61,6 +65,14 @@ pub(crate) const QT16_WARPS: usize = 8;
 /// [2^-6, 2^-5).
 const QT16_SCALE: f32 = 1.0 / 8192.0;
 
+/// Kernels for tiles of tokens: of single matrices, and of a gate and its up; and the shared memory of a block.
+#[derive(Clone, Copy)]
+struct Tiled {
+    products: Kernel,
+    gated: Kernel,
+    shared: usize,
+}
+
 /// A matrix, and the kernels for its type and layout.
 pub(crate) struct Matrix {
     data: Buffer<u8>,
@@ -74,8 +86,8 @@ pub(crate) struct Matrix {
     scale: f32,
     /// Products with few and with many tokens; none in the file's layout for types whose every row is in QT16.
     products: Option<[Kernel; 2]>,
-    /// Products with tiles of tokens, and the shared memory of a block, if there is a kernel for them.
-    tiled: Option<(Kernel, usize)>,
+    /// Products with tiles of tokens, if there are kernels for them.
+    tiled: Option<Tiled>,
     embed: Kernel,
 }
 
@@ -183,6 +195,11 @@ impl Matrix {
         })
     }
 
+    /// Whether products with this and `other` may be one launch.
+    pub(crate) fn goes_with(&self, other: &Matrix) -> bool {
+        self.ty == other.ty && self.cols == other.cols && self.layout == other.layout
+    }
+
     /// Whether products with `tokens` take tiles of them, which only such products do.
     pub(crate) fn takes_tiles(&self, tokens: usize) -> bool {
         self.tiled.is_some() && tokens >= MANY_TOKENS
@@ -239,13 +256,7 @@ impl Matrix {
             return Err(DeviceError::Fault(format!("a product with {} in the file's layout", self.ty)));
         };
         if input.tiles {
-            let Some((kernel, shared)) = self.tiled else {
-                return Err(DeviceError::Fault(format!("tiles for {}", self.ty)));
-            };
-            let grid = [input.rows.div_ceil(TILE_TOKENS), self.rows.div_ceil(TILE_ROWS), 1];
-            let shape = Shape::new(grid, TILE_THREADS).with_shared(shared);
-            // SAFETY: as below; inputs have room for whole tiles.
-            return unsafe { lane.enqueue(kernel, shape, &args) };
+            return tile_products(lane, &[(self, bias, output)], input, None);
         }
         let (kernel, tokens) = match input.rows {
             0..=FEW_TOKENS => (few, 1),
@@ -297,6 +308,68 @@ pub(crate) fn tuned_bytes(weight: &Weight) -> Option<u64> {
     Some((units as u64).saturating_mul(bytes as u64))
 }
 
+/// What a gate and its up become: the number of an activation, and where the bits of each token's largest magnitude go,
+/// zero before.
+#[derive(Clone, Copy)]
+pub(crate) struct Gated {
+    pub(crate) act: i32,
+    pub(crate) most: Address,
+}
+
+/// Enqueues products of tiles with up to three matrices of one type, each with its bias and output, which finish alike;
+/// or with a gate and its up of one shape, whose first output is `act(gate) · up`.
+pub(crate) fn tile_products(
+    lane: Lane<'_>,
+    products: &[(&Matrix, Address, Output)],
+    input: Input,
+    gated: Option<Gated>,
+) -> Result<(), DeviceError> {
+    let fault = |what: &str| Err(DeviceError::Fault(format!("tiles: {what}")));
+    let Some((first, _, output)) = products.first() else { return Ok(()) };
+    let Some(tiled) = first.tiled else { return fault("a matrix without a kernel for them") };
+    let (finish, factor, soft_cap) = output.finish.args();
+    let mut args = TileArgs {
+        x: input.x,
+        x_unscale: input.unscale,
+        most: gated.map_or(0, |gated| gated.most),
+        cols: first.cols as i32,
+        x_stride: input.stride as i32,
+        tokens: input.rows as i32,
+        segments: k_segments(first.cols) as i32,
+        act: gated.map_or(-1, |gated| gated.act),
+        finish,
+        factor,
+        soft_cap,
+        ..TileArgs::default()
+    };
+    let mut tiles = 0;
+    for (i, (matrix, bias, output)) in products.iter().enumerate() {
+        let same = matrix.ty == first.ty && matrix.cols == first.cols && matrix.tiled.is_some();
+        if !same || i >= args.m.len() || (gated.is_some() && matrix.rows != first.rows) {
+            return fault("matrices that do not go together");
+        }
+        let of_matrix = matrix.rows.div_ceil(if gated.is_some() { TILE_ROWS / 2 } else { TILE_ROWS });
+        tiles = if gated.is_some() { of_matrix } else { tiles + of_matrix };
+        args.m[i] = TileMatrix {
+            w: at(&matrix.data, 0),
+            bias: *bias,
+            out: output.out,
+            w_scale: matrix.scale,
+            w_unscale: 1.0 / matrix.scale,
+            rows: matrix.rows as i32,
+            tiles: of_matrix as i32,
+            out_stride: output.stride as i32,
+            unused: 0,
+        };
+    }
+    let grid = [input.rows.div_ceil(TILE_TOKENS), tiles, 1];
+    let shape = Shape::new(grid, TILE_THREADS).with_shared(tiled.shared);
+    let kernel = if gated.is_some() { tiled.gated } else { tiled.products };
+    // SAFETY: the matrices are as loaded, outputs have `input.rows` rows, which stages take from the reserved buffers
+    // after checking widths, and inputs have room for whole tiles.
+    unsafe { lane.enqueue(kernel, shape, &args) }
+}
+
 /// The kernels for products with few and with many tokens.
 fn products(kernels: &Kernels, layout: &str, name: &str) -> Result<[Kernel; 2], DeviceError> {
     let of = |tokens: usize| {
@@ -305,24 +378,23 @@ fn products(kernels: &Kernels, layout: &str, name: &str) -> Result<[Kernel; 2], 
     Ok([of(FEW_TOKENS)?, of(TOKEN_TILE)?])
 }
 
-/// The kernel for tiles of tokens, of GPUs of compute capability 9.0, and its shared memory, `SHARED` of
+/// The kernels for tiles of tokens, of GPUs of compute capability 9.0, and their shared memory, `SHARED` of
 /// `csrc/matmul/wgmma.cuh`.
-fn tiled(
-    gpu: &Gpu,
-    kernels: &Kernels,
-    name: &str,
-    unit_bytes: usize,
-) -> Result<Option<(Kernel, usize)>, DeviceError> {
-    if gpu.info.capability != (9, 0) {
+fn tiled(gpu: &Gpu, kernels: &Kernels, name: &str, unit_bytes: usize) -> Result<Option<Tiled>, DeviceError> {
+    if gpu.info.capability != WGMMA {
         return Ok(None);
     }
+    let get = |form: &str| -> Result<Kernel, DeviceError> {
+        let kernel = kernels.get("matmul_wgmma", &format!("matmul_wgmma_{name}{form}"))?;
+        gpu.allow_shared(kernel)?;
+        Ok(kernel)
+    };
     let (token_stages, weight_stages) = (6, 3);
     let of_tokens = token_stages * TILE_TOKENS * 64 * 2;
     let of_weights = weight_stages * (TILE_ROWS / ROW_TILE * unit_bytes + TILE_TOKENS * UNIT_SUMS * 2);
     let barriers = 16 * (token_stages + weight_stages);
-    let kernel = kernels.get("matmul_wgmma", &format!("matmul_wgmma_{name}"))?;
-    gpu.allow_shared(kernel)?;
-    Ok(Some((kernel, of_tokens + of_weights + barriers)))
+    let shared = of_tokens + of_weights + barriers;
+    Ok(Some(Tiled { products: get("")?, gated: get("_gated")?, shared }))
 }
 
 /// The power of two that brings weights of magnitude up to `most` into [128, 256): sums stay far from the end of

@@ -6,9 +6,37 @@
 #include "../prepare.cuh"
 #include "../qt16.cuh"
 
+struct TileMatrix {
+    const uint8_t* w;   // QT16
+    const float* bias;  // [rows], or null
+    float* out;         // [tokens][out_stride]
+    float w_scale;
+    float w_unscale;
+    int rows;
+    int tiles;  // of rows
+    int out_stride;
+    int unused;
+};
+
+struct TileArgs {
+    TileMatrix m[3];         // of one type; a gate and its up are the first two
+    const half* x;           // tiles, see `TileRow`
+    const float* x_unscale;  // [tokens]: what undoes each row's power of two
+    uint32_t* most;          // gated: [tokens], bits of the largest magnitude of what is stored, zero before
+    int cols;
+    int x_stride;
+    int tokens;
+    int segments;
+    int act;  // gated
+    int finish;
+    float factor;
+    float soft_cap;
+};
+
 namespace wgmma_matmul {
 
-// A tile of the result: a warpgroup has 64 rows, four row groups, and all tokens.
+// A tile of the result: a warpgroup has 64 rows, four row groups, and all tokens. In a gated tile they are the same rows,
+// one warpgroup's of the gate and the other's of its up.
 constexpr int CONSUMERS = 2;
 constexpr int GROUPS = 4 * CONSUMERS;
 constexpr int TOKENS = TILE_TOKENS;
@@ -86,43 +114,114 @@ __device__ __forceinline__ uint64_t sums_at(uint32_t address) {
     return static_cast<uint64_t>(address >> 4 & 0x3fff) | 8ull << 16 | 16ull << 32;
 }
 
-// One thread that asks for everything.
-template <class U>
-__device__ __forceinline__ void produce(const MatmulArgs& a, uint32_t x, uint32_t w, uint32_t bars) {
-    const int units = a.cols / QT_K, groups = (a.rows + QT_ROWS - 1) / QT_ROWS;
-    const half* tile = a.x + static_cast<size_t>(blockIdx.x) * TOKENS * a.x_stride;
-    Turn<X_STAGES> of_x;
-    Turn<W_STAGES> of_w;
-    const uint32_t x_full = bars, x_empty = x_full + 8 * X_STAGES, w_full = x_empty + 8 * X_STAGES;
-    const uint32_t w_empty = w_full + 8 * W_STAGES;
+// Where a block's tile is.
+struct Place {
+    int which;  // matrix of the first warpgroup
+    int tile;   // of its rows
+};
+
+template <bool GATED>
+__device__ __forceinline__ Place place_of(const TileArgs& a) {
+    Place out = {0, static_cast<int>(blockIdx.y)};
+    while (!GATED && out.which < 2 && out.tile >= a.m[out.which].tiles) out.tile -= a.m[out.which++].tiles;
+    return out;
+}
+
+// A thread that asks for tokens.
+__device__ __forceinline__ void ask_tokens(const TileArgs& a, uint32_t x, uint32_t x_full, uint32_t x_empty) {
+    const half* from = a.x + static_cast<size_t>(blockIdx.x) * TOKENS * a.x_stride;
+    Turn<X_STAGES> turn;
+#pragma unroll 1
+    for (int s = 0; s < a.cols / 64; ++s) {
+        bar_wait(x_empty + 8 * turn.stage, turn.parity ^ 1);
+        bar_expect(x_full + 8 * turn.stage, X_BYTES);
+        bulk_copy(x + turn.stage * X_BYTES, from, X_BYTES, x_full + 8 * turn.stage);
+        from += 64 * TOKENS;
+        turn.next();
+    }
+}
+
+// A warp that asks for weights, a lane for each row group, and for the sums of their tokens.
+template <class U, bool GATED>
+__device__ __forceinline__ void ask_weights(const TileArgs& a, uint32_t w, uint32_t w_full, uint32_t w_empty) {
+    const Place place = place_of<GATED>(a);
+    const int lane = threadIdx.x % WARP, units = a.cols / QT_K, each = GATED ? GROUPS / CONSUMERS : GROUPS;
+    const bool sums = lane == GROUPS;
+    const TileMatrix& m = a.m[place.which + (lane < GROUPS ? lane / each : 0)];
+    // The last group instead of those beyond the end; its sums are dropped.
+    const int group = min(place.tile * each + lane % each, (m.rows + QT_ROWS - 1) / QT_ROWS - 1);
+    const uint8_t* from = m.w + static_cast<size_t>(group) * units * U::BYTES;
+    if (sums) {
+        const half* tile = a.x + static_cast<size_t>(blockIdx.x) * TOKENS * a.x_stride;
+        from = reinterpret_cast<const uint8_t*>(tile + static_cast<size_t>(a.cols) * TOKENS);
+    }
+    const int bytes = sums ? SUM_BYTES : U::BYTES;
+    Turn<W_STAGES> turn;
 #pragma unroll 1
     for (int u = 0; u < units; ++u) {
-        bar_wait(w_empty + 8 * of_w.stage, of_w.parity ^ 1);
-        const uint32_t to = w + of_w.stage * W_BYTES<U>, full = w_full + 8 * of_w.stage;
-        bar_expect(full, W_BYTES<U>);
-#pragma unroll 1
-        for (int g = 0; g < GROUPS; ++g) {
-            // The last group instead of those beyond the end; its sums are dropped.
-            const int group = min(static_cast<int>(blockIdx.y) * GROUPS + g, groups - 1);
-            bulk_copy(to + g * U::BYTES, a.w + (static_cast<size_t>(group) * units + u) * U::BYTES, U::BYTES, full);
+        const uint32_t to = w + turn.stage * W_BYTES<U> + lane * U::BYTES, full = w_full + 8 * turn.stage;
+        bar_wait(w_empty + 8 * turn.stage, turn.parity ^ 1);
+        if (lane == 0) bar_expect(full, W_BYTES<U>);
+        __syncwarp();
+        if (lane <= GROUPS) bulk_copy(to, from, bytes, full);
+        from += bytes;
+        turn.next();
+    }
+}
+
+// Row of value i of an accumulator in its warp's 16, and its token in the tile.
+__device__ __forceinline__ int row_of(int i) { return threadIdx.x % WARP / 4 + i % 4 / 2 * 8; }
+__device__ __forceinline__ int token_of(int i) { return threadIdx.x % 4 * 2 + i / 4 * 8 + i % 2; }
+
+// A gate and its up: each warpgroup finishes half of the tokens, for which the other one leaves its values in `memory`,
+// that nobody reads any more once all have met.
+__device__ __forceinline__ void finish_gated(const TileArgs& a, const TileMatrix& m, float (&y)[64], int tile,
+                                             float* memory) {
+    const int group = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, warp = thread / WARP, lane = threadIdx.x % WARP;
+    const int row0 = tile * 64 + warp * QT_ROWS, token0 = blockIdx.x * TOKENS;
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+        const int row = row0 + row_of(i), token = token0 + token_of(i);
+        y[i] *= m.w_unscale * (token < a.tokens ? a.x_unscale[token] : 0.0f);
+        if (m.bias && row < m.rows) y[i] += m.bias[row];
+    }
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    // The gate's warpgroup has the first 32 values of a thread, the up's the last.
+    float* other = memory + group * 32 * 128;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) other[i * 128 + thread] = group == 0 ? y[32 + i] : y[i];
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    other = memory + (1 - group) * 32 * 128;
+#pragma unroll
+    for (int i = 0; i < 32; i += 4) {
+        float most[2] = {};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const int at = group * 32 + i + k, row = row0 + row_of(k), token = token0 + token_of(at);
+            const float mine = group == 0 ? y[i + k] : y[32 + i + k], theirs = other[(i + k) * 128 + thread];
+            const float v = activate(static_cast<Act>(a.act), group == 0 ? mine : theirs) * (group == 0 ? theirs : mine);
+            if (row < m.rows && token < a.tokens) {
+                a.m[0].out[static_cast<size_t>(token) * a.m[0].out_stride + row] = v;
+                most[k % 2] = fmaxf(most[k % 2], fabsf(v));
+            }
         }
-        bulk_copy(to + GROUPS * U::BYTES, tile + (static_cast<size_t>(a.cols) + u * QT_SUMS) * TOKENS, SUM_BYTES, full);
-        of_w.next();
-#pragma unroll 1
-        for (int s = 0; s < QT_K / 64; ++s) {
-            bar_wait(x_empty + 8 * of_x.stage, of_x.parity ^ 1);
-            bar_expect(x_full + 8 * of_x.stage, X_BYTES);
-            bulk_copy(x + of_x.stage * X_BYTES, tile + static_cast<size_t>(u * (QT_K / 64) + s) * 64 * TOKENS, X_BYTES,
-                      x_full + 8 * of_x.stage);
-            of_x.next();
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+#pragma unroll
+            for (int d = 4; d < WARP; d *= 2) most[k] = fmaxf(most[k], __shfl_xor_sync(~0u, most[k], d));
+            const int token = token0 + group * 64 + i / 4 * 8 + lane * 2 + k;
+            if (lane < 4 && token < a.tokens) atomicMax(a.most + token, __float_as_uint(most[k]));
         }
     }
 }
 
-template <class U>
-__device__ __forceinline__ void consume(const MatmulArgs& a, const uint8_t* memory, uint32_t x, uint32_t w, uint32_t bars) {
+template <class U, bool GATED>
+__device__ __forceinline__ void consume(const TileArgs& a, uint8_t* memory, uint32_t x, uint32_t w, uint32_t bars) {
     const int warp = threadIdx.x / WARP - 4, lane = threadIdx.x % WARP;
     const int units = a.cols / QT_K, segments = a.segments;
+    const Place place = place_of<GATED>(a);
+    // Copied: what an index into the parameters names is loaded anew wherever it is used.
+    const TileMatrix m = a.m[place.which + (GATED ? warp / 4 : 0)];
     Turn<X_STAGES> of_x;
     Turn<W_STAGES> of_w;
     const uint32_t x_full = bars, x_empty = x_full + 8 * X_STAGES, w_full = x_empty + 8 * X_STAGES;
@@ -139,7 +238,7 @@ __device__ __forceinline__ void consume(const MatmulArgs& a, const uint8_t* memo
         const uint32_t unit = of_w.stage * W_BYTES<U>;
         bar_wait(w_full + 8 * of_w.stage, of_w.parity);
         U::template load<FromShared>(raw, memory + X_STAGES * X_BYTES + unit + warp * U::BYTES, lane);
-        U::scales(scales, raw, lane, a.w_scale);
+        U::scales(scales, raw, lane, m.w_scale);
 #pragma unroll
         for (int slab = 0; slab < 4; ++slab) {
             // Made anew for every slab, and waited for before anything else: while this warpgroup makes fragments, the
@@ -174,17 +273,26 @@ __device__ __forceinline__ void consume(const MatmulArgs& a, const uint8_t* memo
             end = segment_begin(units, segments, segment + 1);
         }
     }
-    const int row0 = (blockIdx.y * GROUPS + warp) * QT_ROWS + lane / 4, token0 = blockIdx.x * TOKENS + 2 * (lane % 4);
+    if (GATED) {
+        finish_gated(a, m, sum, place.tile, reinterpret_cast<float*>(memory));
+        return;
+    }
+    const int row0 = (place.tile * GROUPS + warp) * QT_ROWS + row_of(0), token0 = blockIdx.x * TOKENS + token_of(0);
+    const Finish finish = static_cast<Finish>(a.finish);
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
         const int row = row0 + i % 4 / 2 * 8, token = token0 + i / 4 * 8 + i % 2;
-        if (row < a.rows && token < a.tokens) finish_one(a, token, row, sum[i]);
+        if (row >= m.rows || token >= a.tokens) continue;
+        float y = sum[i] * (m.w_unscale * a.x_unscale[token]);
+        if (m.bias) y += m.bias[row];
+        float* out = m.out + static_cast<size_t>(token) * m.out_stride + row;
+        *out = finish_value(finish, y, a.factor, a.soft_cap, finish == Finish::Residual ? *out : 0.0f);
     }
 }
 
 // Grid: tiles of tokens × tiles of rows; those that share weights run together.
-template <class U>
-__device__ __forceinline__ void body(const MatmulArgs& a) {
+template <class U, bool GATED>
+__device__ __forceinline__ void body(const TileArgs& a) {
     extern __shared__ __align__(1024) uint8_t memory[];
     const uint32_t x = shared_address(memory), w = x + X_STAGES * X_BYTES, bars = w + W_STAGES * W_BYTES<U>;
     if (threadIdx.x == 0) {
@@ -200,16 +308,18 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
     grid_wait();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) produce<U>(a, x, w, bars);
+        const uint32_t x_empty = bars + 8 * X_STAGES, w_full = x_empty + 8 * X_STAGES, w_empty = w_full + 8 * W_STAGES;
+        if (threadIdx.x == 0) ask_tokens(a, x, bars, x_empty);
+        if (threadIdx.x / WARP == 1) ask_weights<U, GATED>(a, w, w_full, w_empty);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<U>(a, memory, x, w, bars);
+        consume<U, GATED>(a, memory, x, w, bars);
     }
 }
 #else
 // Elsewhere the host takes other kernels.
-template <class U>
-__device__ __forceinline__ void body(const MatmulArgs&) {}
+template <class U, bool GATED>
+__device__ __forceinline__ void body(const TileArgs&) {}
 #endif
 
 }  // namespace wgmma_matmul

@@ -4,6 +4,7 @@ use super::CudaDevice;
 use crate::args::{ProbeArgs, at};
 use crate::driver::Shape;
 use crate::kernels::{KERNEL_TYPES, QT16_TYPES};
+use crate::matrix::WGMMA;
 use minfer_ops::{DeviceError, GgmlType};
 use std::time::Instant;
 
@@ -41,12 +42,19 @@ impl CudaDevice {
         Ok(bytes as f64 / best)
     }
 
-    /// Names of the product kernels that matrices of these types run on.
+    /// Names of the product kernels that matrices of these types run on: tokens by tokens, and many at once.
     pub fn kernels_of_types(&self, types: &[GgmlType]) -> Vec<String> {
+        let wgmma = self.gpu.info.capability == WGMMA;
         let of = |ty: &GgmlType| {
-            let layout = if QT16_TYPES.iter().any(|(t, _)| t == ty) { "qt16" } else { "file" };
-            KERNEL_TYPES.iter().find(|(t, _)| t == ty).map(|(_, name)| format!("matmul_{layout}_{name}"))
+            let layouts: &[&str] = match QT16_TYPES.iter().any(|(t, _)| t == ty) {
+                true if wgmma => &["qt16", "wgmma"],
+                true => &["qt16"],
+                false => &["file"],
+            };
+            let name = KERNEL_TYPES.iter().find(|(t, _)| t == ty).map(|(_, name)| *name);
+            name.into_iter()
+                .flat_map(|name| layouts.iter().map(move |layout| format!("matmul_{layout}_{name}")))
         };
-        types.iter().filter_map(of).collect()
+        types.iter().flat_map(of).collect()
     }
 }

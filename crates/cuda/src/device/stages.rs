@@ -8,7 +8,7 @@ use super::{
 };
 use crate::args::*;
 use crate::driver::{Buffer, Kernel, STATIC_SHARED, Shape};
-use crate::matrix::{Input, Matrix, Output};
+use crate::matrix::{Gated, Input, Matrix, Output, tile_products};
 use bytemuck::Pod;
 use minfer_ops::*;
 
@@ -40,7 +40,7 @@ pub(super) struct Source<'a> {
     pub(super) gather: Address,
     /// Where the values go before they are rounded, if anywhere.
     pub(super) plain: Address,
-    /// Bits of the largest magnitude of the only row, if a kernel before found it.
+    /// Bits of the largest magnitude of each row, if a kernel before found them.
     pub(super) most: Address,
     pub(super) norm: Option<&'a LoadedNorm>,
     pub(super) activation: Option<Activation>,
@@ -83,11 +83,17 @@ impl CudaDevice {
 
     /// Fills `to` with a product's input.
     pub(super) fn prepare(&self, source: &Source<'_>, to: Input) -> Result<(), DeviceError> {
+        self.prepare_and_clear(source, to, 0)
+    }
+
+    /// The same; `clear`: as many words as rows that become zero, or 0.
+    fn prepare_and_clear(&self, source: &Source<'_>, to: Input, clear: Address) -> Result<(), DeviceError> {
         let args = PrepareArgs {
             row: source.args(),
             gather: source.gather,
             out: to.x,
             unscale: to.unscale,
+            clear,
             x_stride: source.width as i32,
             out_stride: to.stride as i32,
         };
@@ -108,6 +114,30 @@ impl CudaDevice {
     ) -> Result<(), DeviceError> {
         let output = Output { out: at(out, 0), stride: linear.matrix.rows, finish: Finish::Store };
         linear.matrix.product(self.lane(), input, linear.bias(), output)
+    }
+
+    /// Products of one input, in as few launches as their types allow.
+    fn store_all(&self, products: &[(&LoadedLinear, &Buffer<f32>)], input: Input) -> Result<(), DeviceError> {
+        if !input.tiles {
+            return products.iter().try_for_each(|(linear, out)| self.store(linear, input, out));
+        }
+        let mut rest: Vec<_> = products.iter().collect();
+        while let Some((first, _)) = rest.first() {
+            let of_first =
+                |(linear, _): &&&(&LoadedLinear, &Buffer<f32>)| first.matrix.goes_with(&linear.matrix);
+            let launch: Vec<_> = rest
+                .iter()
+                .filter(of_first)
+                .map(|(linear, out)| {
+                    let output =
+                        Output { out: at(out, 0), stride: linear.matrix.rows, finish: Finish::Store };
+                    (&*linear.matrix, linear.bias(), output)
+                })
+                .collect();
+            tile_products(self.lane(), &launch, input, None)?;
+            rest = rest.iter().filter(|product| !of_first(product)).copied().collect();
+        }
+        Ok(())
     }
 
     /// `out ← norm(x)`, or `out ← out + factor · norm(x)`, for every token.
@@ -205,9 +235,7 @@ impl CudaDevice {
                 input = self.input_for(input, &products.map(|(linear, _)| &*linear.matrix));
             }
             self.prepare(&source, input)?;
-            for (linear, out) in products {
-                self.store(linear, input, out)?;
-            }
+            self.store_all(&products, input)?;
         }
         for (norm, values, heads) in [(&stage.q_norm, &state.q, heads.q), (&stage.k_norm, &state.k, heads.kv)]
         {
@@ -366,7 +394,20 @@ impl CudaDevice {
         if let Some(norm) = norm {
             let matrices = [Some(&stage.up), stage.gate.as_ref()].map(|l| l.unwrap_or(&stage.up));
             input = self.input_for(input, &matrices.map(|linear| &*linear.matrix));
-            self.prepare(&Source { norm, ..Source::rows(&state.x, width) }, input)?;
+            let clear = if input.tiles { at(&state.token_most, 0) } else { 0 };
+            self.prepare_and_clear(&Source { norm, ..Source::rows(&state.x, width) }, input, clear)?;
+        }
+        if let Some(gate) = &stage.gate
+            && input.tiles
+            && gate.matrix.goes_with(&stage.up.matrix)
+        {
+            let most = at(&state.token_most, 0);
+            let output = Output { out: at(&state.gate, 0), stride: inner, finish: Finish::Store };
+            let products = [gate, &stage.up].map(|linear| (&*linear.matrix, linear.bias(), output));
+            let gated = Gated { act: activation_number(stage.activation), most };
+            tile_products(self.lane(), &products, input, Some(gated))?;
+            let source = Source { most, ..Source::rows(&state.gate, inner) };
+            return self.residual(&stage.down, &source, stage.post_norm.as_ref(), scale);
         }
         self.store(&stage.up, input, &state.up)?;
         let (x, other) = match &stage.gate {

@@ -75,6 +75,8 @@ pub(super) struct State {
     pub(super) arrived: Buffer<u32>,
     /// Bits of the largest magnitude of gated activations, of even and odd layers.
     pub(super) most: Buffer<u32>,
+    /// The same of each token, of a step of many.
+    pub(super) token_most: Buffer<u32>,
     pub(super) gate: Buffer<f32>,
     pub(super) up: Buffer<f32>,
     /// Product that a post-norm still has to see.
@@ -222,6 +224,7 @@ impl State {
             tokens * reserve.max_ff,
             tokens * s.q_heads,
             tokens * s.kv_heads,
+            tokens,
             outputs * s.d_model,
             outputs * reserve.vocab,
             s.partials,
@@ -271,6 +274,7 @@ impl State {
             partials: floats(1, s.partials)?,
             arrived: gpu.alloc(s.tokens * s.kv_heads, "activations")?,
             most: gpu.alloc(2, "activations")?,
+            token_most: gpu.alloc(s.tokens, "activations")?,
             gate: floats(s.tokens, reserve.max_ff)?,
             up: floats(s.tokens, reserve.max_ff)?,
             product: floats(s.tokens, s.d_model)?,

@@ -6,7 +6,7 @@ use super::stages::Source;
 use super::*;
 use crate::args::Finish;
 use crate::kernels::KERNEL_TYPES;
-use crate::matrix::{Layout, Output};
+use crate::matrix::{Gated, Input, Layout, Output, tile_products};
 use crate::testing::{Numbers, device, error};
 use minfer_gguf::quant;
 
@@ -118,7 +118,7 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
             };
             assert_eq!(
                 matrix.takes_tiles(33),
-                matrix.layout() == Layout::Qt16 && device.gpu.info.capability == (9, 0)
+                matrix.layout() == Layout::Qt16 && device.gpu.info.capability == crate::matrix::WGMMA
             );
             let tokens = 200;
             let mut x = Numbers(cols as u64).heavy(tokens * cols, 1.0);
@@ -291,6 +291,90 @@ fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
                     assert_eq!((most, 0), (Some(words[0]), words[1]), "{what}: largest, and what is cleared");
                 }
             }
+        }
+    }
+}
+
+/// Several products in one launch, and a gate with its up, on tiles of tokens: the bits of single products and of the
+/// kernel that applies the activation.
+#[test]
+fn joined_tiles_have_the_bits_of_single_products() {
+    let Some(mut device) = device() else { return };
+    if device.gpu.info.capability != crate::matrix::WGMMA {
+        return;
+    }
+    let (tokens, cols) = (150, 1024);
+    device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
+    let bits = |device: &CudaDevice, buffer: &Buffer<f32>| -> Vec<u32> {
+        let mut values = vec![0.0f32; buffer.len()];
+        device.gpu.download(buffer, &mut values).expect("a copy");
+        values.into_iter().map(f32::to_bits).collect()
+    };
+    for (ty, _) in crate::kernels::QT16_TYPES {
+        // Rows of whole tiles and ragged ones; of a gated product, rows of 64 make a tile.
+        let linears = [200, 128, 40, 200].map(|rows: usize| {
+            let (weight, _) = random_weight(*ty, rows, cols);
+            let matrix = device.matrix(&weight).expect("a matrix");
+            let matrix = matrix.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
+            let bias = device.gpu.alloc::<f32>(rows, "test").expect("memory");
+            device.gpu.upload(&Numbers(rows as u64).heavy(rows, 1.0), &bias).expect("a copy");
+            LoadedLinear { matrix: Arc::new(matrix), bias: Some(bias) }
+        });
+        let x = device.gpu.alloc::<f32>(tokens * cols, "test").expect("memory");
+        device.gpu.upload(&Numbers(5).heavy(tokens * cols, 1.0), &x).expect("a copy");
+        let state = device.state().expect("memory");
+        let input = device.input_for(state.normed.input(tokens, cols), &[&linears[0].matrix]);
+        assert!(input.tiles);
+        device.prepare(&Source::rows(&x, cols), input).expect("a launch");
+        let outs = |count: usize| -> Vec<Buffer<f32>> {
+            let of = |linear: &LoadedLinear| device.gpu.alloc(tokens * linear.matrix.rows, "test");
+            linears[..count].iter().map(|linear| of(linear).expect("memory")).collect()
+        };
+        let to = |linear: &LoadedLinear, out: &Buffer<f32>| Output {
+            out: at(out, 0),
+            stride: linear.matrix.rows,
+            finish: Finish::Store,
+        };
+        let (joined, single) = (outs(3), outs(3));
+        let products: Vec<_> =
+            linears.iter().zip(&joined).map(|(l, out)| (&*l.matrix, l.bias(), to(l, out))).collect();
+        tile_products(device.lane(), &products, input, None).expect("a launch");
+        for ((linear, joined), single) in linears.iter().zip(&joined).zip(&single) {
+            device.store(linear, input, single).expect("a launch");
+            assert!(bits(&device, joined) == bits(&device, single), "{ty}: {} rows", linear.matrix.rows);
+        }
+        let (gate, up) = (&linears[0], &linears[3]);
+        let (gates, ups, found, expected) = {
+            let mut all = outs(1);
+            all.extend(outs(1));
+            all.extend(outs(1));
+            all.extend(outs(1));
+            let [a, b, c, d] = all.try_into().ok().expect("four");
+            (a, b, c, d)
+        };
+        device.store(gate, input, &gates).expect("a launch");
+        device.store(up, input, &ups).expect("a launch");
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let most = device.gpu.alloc::<u32>(tokens, "test").expect("memory");
+            let gated = Gated { act: super::stages::activation_number(activation), most: at(&most, 0) };
+            let products = [gate, up].map(|l| (&*l.matrix, l.bias(), to(l, &found)));
+            tile_products(device.lane(), &products, input, Some(gated)).expect("a launch");
+            let source = Source {
+                other: at(&ups, 0),
+                activation: Some(activation),
+                plain: at(&expected, 0),
+                ..Source::rows(&gates, gate.matrix.rows)
+            };
+            let scratch = Input { rows: tokens, ..state.inner.input(tokens, gate.matrix.rows) };
+            device.prepare(&source, scratch).expect("a launch");
+            let (found, expected) = (bits(&device, &found), bits(&device, &expected));
+            assert!(found == expected, "{ty}: {activation:?}");
+            let mut words = vec![0u32; tokens];
+            device.gpu.download(&most, &mut words).expect("a copy");
+            let rows = found.chunks(gate.matrix.rows);
+            let largest: Vec<u32> =
+                rows.map(|row| row.iter().map(|b| b & !(1 << 31)).max().unwrap_or(0)).collect();
+            assert!(words == largest, "{ty}: {activation:?}: largest magnitudes");
         }
     }
 }
