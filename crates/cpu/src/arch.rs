@@ -49,6 +49,9 @@ pub(crate) struct Kernels {
     pub(crate) wide: Option<&'static WideKernels>,
     /// Tokens from which quantized activations are to lie in [`Layout::Tiles`].
     pub(crate) tiles_from: usize,
+    /// Bytes ahead at which weights with 32-value blocks are asked for with a single token; 0 leaves it to the hardware.
+    /// Measured.
+    pub(crate) ahead: usize,
     pub(crate) norm: unsafe fn(&NormJob),
     pub(crate) quantize32: unsafe fn(&QuantizeJob),
     pub(crate) quantize256: unsafe fn(&QuantizeJob),
@@ -168,6 +171,7 @@ macro_rules! entry_points {
                 isa: <$simd as Simd>::ISA,
                 matmul: with_formats!(matmul_table),
                 tiles_from: usize::MAX,
+                ahead: 0,
                 wide: None,
                 norm, quantize32, quantize256, interleave, gated, soft_cap, merge, finish,
                 peak: Peak {

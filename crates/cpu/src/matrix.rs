@@ -100,6 +100,8 @@ pub(crate) struct Matrix {
     /// The faster form for many tokens, if the profile has one, and the tokens from which it is used.
     wide: Option<MatMulFn>,
     wide_from: usize,
+    /// [`MatMul::ahead`].
+    ahead: usize,
     interleave: unsafe fn(*const f32, usize, usize, *mut f32),
 }
 
@@ -148,7 +150,9 @@ impl Matrix {
             _ => Data::Rows { bytes: weight.data, format },
         };
         let interleave = kernels.interleave;
-        Ok(Matrix { rows, cols, ty, row_bytes, data, kernel, wide: None, wide_from: usize::MAX, interleave })
+        let wide_from = usize::MAX;
+        let ahead = kernels.ahead;
+        Ok(Matrix { rows, cols, ty, row_bytes, data, kernel, wide: None, wide_from, ahead, interleave })
     }
 
     /// With the faster form of the type, if the level has one.
@@ -217,6 +221,7 @@ impl Matrix {
             // SAFETY: column 16 · first is inside the row.
             out: unsafe { out.ptr.add(first * LANES) },
             out_stride: out.stride,
+            ahead: self.ahead,
         };
         let kernel = self.wide(tokens).unwrap_or(self.kernel);
         match &self.data {

@@ -205,10 +205,15 @@ const WIDE_FROM: usize = 64;
 static WIDE: WideKernels =
     WideKernels { matmul: with_formats!(wide_table), from: WIDE_FROM, quantize: quantize_wide };
 
+/// Measured on Emerald Rapids: +54 to +88 % of a small model's tokens per second. Zen 4, whose processors have no tiles,
+/// loses 10 % by it.
+const AHEAD: usize = 4096;
+
 pub(crate) static KERNELS: Kernels = Kernels {
     isa: Isa::Amx,
     matmul: with_formats!(matmul_table),
     tiles_from: amx::FROM,
+    ahead: AHEAD,
     wide: Some(&WIDE),
     peak: Peak { dot: peak_dot, dot_round: 4 * 16 * 16 * 64, ..vnni::KERNELS.peak },
     ..vnni::KERNELS

@@ -107,6 +107,8 @@ pub(crate) struct MatMul {
     pub(crate) out: *mut f32,
     /// Elements between tokens of `out`.
     pub(crate) out_stride: usize,
+    /// Bytes ahead at which weights with 32-value blocks are asked for with a single token, or 0.
+    pub(crate) ahead: usize,
 }
 
 /// The kernel of one format on one ISA.
@@ -169,6 +171,11 @@ unsafe fn tile32<S: Simd, F: Block32, const T: usize>(
         let mut acc = [S::splat(0.0); T];
         for b in 0..blocks {
             let (group, slot) = (panel.add(b / F::SLOTS * F::GROUP_BYTES), b % F::SLOTS);
+            if T == 1 && job.ahead > 0 && slot == 0 {
+                for line in 0..F::GROUP_BYTES.div_ceil(64) {
+                    S::prefetch(group.wrapping_add(job.ahead + 64 * line));
+                }
+            }
             let mut sums = [S::splat_i(0); T];
             let mut u = 0;
             while u < 8 {
