@@ -274,6 +274,11 @@ impl Device for CudaDevice {
         format!("{}, compute capability {}.{}", info.name, info.capability.0, info.capability.1)
     }
 
+    /// Its tiles of tokens fill the multiprocessors only together with many others.
+    fn step_tokens(&self) -> usize {
+        2048
+    }
+
     fn load_embedding(&mut self, table: Weight) -> Result<Embedding, DeviceError> {
         Ok(Embedding(Arc::new(self.matrix(&table)?)))
     }

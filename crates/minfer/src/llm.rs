@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use minfer_cpu::CpuOptions;
+use minfer_engine::executor::Executor;
 use minfer_engine::{
     Canceller, Engine, EngineConfig, Event, FinishReason, Handle, Logprobs, Request, RequestError,
     SamplingParams, StartError, Stop, SubmitError, TokenTable, Usage,
@@ -167,7 +168,7 @@ impl Llm {
         tracing::info!(device = model.describe(), repacked, "model loaded");
         let config = EngineConfig {
             max_running: options.load.sequences,
-            step_tokens: options.load.max_tokens,
+            step_tokens: model.limits().max_tokens,
             ..EngineConfig::default()
         };
         let engine = Engine::new(model, token_table(&tokenizer), config)?;

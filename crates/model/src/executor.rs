@@ -72,7 +72,7 @@ impl<D: Device> Model<D> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Model<D>, Error> {
         let spec = DecoderSpec::for_context(gguf, options.context.unwrap_or(0))?;
-        let sizes = Sizes::of(&spec, options)?;
+        let sizes = Sizes::of(&spec, options, device.step_tokens())?;
         let bound = Bound::new(gguf, &spec)?;
         bound.check_memory(&spec, &sizes, options, &device)?;
         let total = gguf.tensors().map(|t| t.data().len() as u64).sum();

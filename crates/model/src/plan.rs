@@ -17,8 +17,8 @@ const DEFAULT_CONTEXT: usize = 8192;
 pub struct LoadOptions {
     /// Longest sequence in tokens; `None` takes the model's own, at most 8,192.
     pub context: Option<usize>,
-    /// Tokens of one step.
-    pub max_tokens: usize,
+    /// Tokens of one step; `None` leaves it to the device.
+    pub max_tokens: Option<usize>,
     /// Rows with a result in one step.
     pub max_outputs: usize,
     /// Sequences that can be of full length at once.
@@ -31,7 +31,7 @@ impl Default for LoadOptions {
     fn default() -> LoadOptions {
         LoadOptions {
             context: None,
-            max_tokens: 512,
+            max_tokens: None,
             max_outputs: 16,
             sequences: 1,
             kv_types: KvTypes::default(),
@@ -69,10 +69,11 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    pub(crate) fn of(spec: &DecoderSpec, options: &LoadOptions) -> Result<Sizes, Error> {
+    pub(crate) fn of(spec: &DecoderSpec, options: &LoadOptions, step_tokens: usize) -> Result<Sizes, Error> {
+        let max_tokens = options.max_tokens.unwrap_or(step_tokens);
         let context = options.context.unwrap_or(spec.context.min(DEFAULT_CONTEXT));
         let refuse = |why: &str| Err(Error::Context { asked: context, why: why.to_owned() });
-        if context == 0 || options.max_tokens == 0 || options.max_outputs == 0 || options.sequences == 0 {
+        if context == 0 || max_tokens == 0 || options.max_outputs == 0 || options.sequences == 0 {
             return refuse("context, step size and number of sequences are at least 1");
         }
         if context > spec.context {
@@ -83,7 +84,7 @@ impl Sizes {
                 return Err(Error::CacheType { ty: ty.name(), dim: heads.dim, block: ty.block() });
             }
         }
-        let max_tokens = options.max_tokens.min(context);
+        let max_tokens = max_tokens.min(context);
         let max_outputs = options.max_outputs.min(max_tokens);
         let (groups, _) = spec.cache_groups();
         let window = |mask: &Mask| match mask {
@@ -203,7 +204,7 @@ impl Bound {
         let Some(free) = device.free_bytes()?.filter(|free| plan.total() > *free) else { return Ok(()) };
         let fits = |context: usize| {
             let options = LoadOptions { context: Some(context), ..options.clone() };
-            let sizes = Sizes::of(spec, &options);
+            let sizes = Sizes::of(spec, &options, device.step_tokens());
             let plan = sizes.and_then(|sizes| self.memory(spec, &sizes, device));
             plan.is_ok_and(|plan| plan.total() <= free)
         };
@@ -232,7 +233,7 @@ pub fn plan_memory<D: Device>(
     options: &LoadOptions,
 ) -> Result<MemoryPlan, Error> {
     let spec = DecoderSpec::for_context(gguf, options.context.unwrap_or(0))?;
-    let sizes = Sizes::of(&spec, options)?;
+    let sizes = Sizes::of(&spec, options, device.step_tokens())?;
     Bound::new(gguf, &spec)?.memory(&spec, &sizes, device)
 }
 

@@ -436,6 +436,11 @@ pub trait Device {
     /// Name and kind, for people.
     fn describe(&self) -> String;
 
+    /// Tokens of a step that suit it when nobody asks for a number: a prompt is handed over in pieces of so many.
+    fn step_tokens(&self) -> usize {
+        512
+    }
+
     /// Loads an embedding table `[vocab, d_model]`.
     fn load_embedding(&mut self, table: Weight) -> Result<Self::Embedding, DeviceError>;
     /// Loads a stage.

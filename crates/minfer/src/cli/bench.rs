@@ -174,7 +174,7 @@ impl Args {
             },
             load: LoadOptions {
                 context: tests.iter().map(Test::context).max(),
-                max_tokens: chunk,
+                max_tokens: Some(chunk),
                 max_outputs: 1,
                 kv_types: self.cache.types(),
                 ..LoadOptions::default()

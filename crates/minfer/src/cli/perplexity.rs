@@ -75,7 +75,7 @@ impl Args {
             cpu: self.device.cpu(&self.threads),
             load: LoadOptions {
                 context: Some(n_ctx),
-                max_tokens: self.n_ubatch,
+                max_tokens: Some(self.n_ubatch),
                 max_outputs: (LOGITS_BYTES / (4 * vocab.max(1))).clamp(1, self.n_ubatch),
                 kv_types: self.cache.types(),
                 ..LoadOptions::default()

@@ -99,7 +99,7 @@ pub(crate) fn context(golden: &Golden, sequence: &Sequence) -> usize {
 pub(crate) fn load<D: Device>(gguf: &Arc<Gguf>, context: usize, kv_type: KvType, device: D) -> Model<D> {
     let options = LoadOptions {
         context: Some(context),
-        max_tokens: context,
+        max_tokens: Some(context),
         max_outputs: context,
         kv_types: KvTypes::same(kv_type),
         ..LoadOptions::default()
