@@ -381,7 +381,13 @@ struct TempFile {
 }
 
 impl TempFile {
+    /// Where a link leads is replaced, not the link; a device or a pipe is not.
     fn create(path: PathBuf) -> Result<(TempFile, File), Error> {
+        let path = fs::canonicalize(&path).unwrap_or(path);
+        if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
+            let source = std::io::Error::other("it exists and is not a regular file");
+            return Err(Error::new(&path, Problem::Io { action: "replace", source }));
+        }
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.partial", std::process::id()));
         let temp = path.with_file_name(name);

@@ -36,7 +36,7 @@ pub struct Test {
 impl Test {
     /// Tokens that the context must hold.
     pub fn context(&self) -> usize {
-        self.n_depth + self.n_prompt + self.n_gen
+        self.n_depth.saturating_add(self.n_prompt).saturating_add(self.n_gen)
     }
 
     /// Its name: `pp512`, `tg128`, `pp512+tg128`, ` greedy` if it is, ` @ d4096` for a depth.
@@ -116,7 +116,7 @@ impl<'a, E: Executor> Bench<'a, E> {
         self.prompt(test.n_prompt)?;
         self.generate(test.n_gen.min(1), test.greedy)?;
         self.session.reset()?;
-        let mut samples = Vec::with_capacity(repetitions);
+        let mut samples = Vec::new();
         for repetition in 0..repetitions {
             before(Some(repetition));
             self.go_to_depth(test.n_depth)?;

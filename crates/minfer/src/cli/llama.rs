@@ -81,17 +81,19 @@ pub(super) fn hint(e: &clap::Error) -> Option<String> {
     answer(flag).map(|text| format!("llama.cpp's {flag}: {text}"))
 }
 
-/// Turns `-hf REPO[:QUANT]`, `-hff FILE` and `-ngl 0` into what they mean here.
+/// Turns `-hf REPO[:QUANT]`, `-hff FILE` and `-ngl N` into what they mean here.
 ///
 /// # Errors
 ///
-/// An error of usage for `-ngl` with layers, and for flags that clap would misread as several of one letter.
+/// An error of usage for `-ngl` with layers in a build without GPU support, and for flags that clap would misread as several of one letter.
 pub(super) fn translate(args: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, clap::Error> {
     let mut args = args;
     let mut out: Vec<OsString> = args.by_ref().take(1).collect();
     let mut repo: Option<String> = None;
     let mut file: Option<String> = None;
     let mut command: Option<usize> = None;
+    let mut device: Option<&'static str> = None;
+    let mut names_device = false;
     while let Some(arg) = args.next() {
         let Some(text) = arg.to_str() else {
             out.push(arg);
@@ -114,13 +116,16 @@ pub(super) fn translate(args: impl Iterator<Item = OsString>) -> Result<Vec<OsSt
                 repo = Some(value("a repository: ORG/REPO or ORG/REPO:QUANT")?)
             }
             "-hff" | "--hf-file" => file = Some(value("the name of a file in the repository of -hf")?),
-            "-ngl" | "--gpu-layers" | "--n-gpu-layers" => gpu_layers(flag, &value("a number of layers")?)?,
+            "-ngl" | "--gpu-layers" | "--n-gpu-layers" => {
+                device = gpu_layers(flag, &value("a number of layers")?)?.or(device)
+            }
             _ if is_cluster(flag) && answer(flag).is_some() => {
                 let text = answer(flag).unwrap_or_default();
                 return Err(error(format!("unexpected argument '{flag}'\n\nllama.cpp's {flag}: {text}")));
             }
             _ => {
                 let is_value = out.last().is_some_and(|before| before == GLOBAL);
+                names_device |= flag == "--device";
                 if command.is_none() && !is_value && !text.starts_with('-') {
                     command = Some(out.len());
                 }
@@ -129,29 +134,35 @@ pub(super) fn translate(args: impl Iterator<Item = OsString>) -> Result<Vec<OsSt
         }
     }
     out.extend(args);
-    let Some(source) = hub_source(repo, file)? else { return Ok(out) };
     // Behind the command, where no `--` precedes it.
     let at = command.map_or(out.len(), |i| i + 1);
+    if let Some(device) = device.filter(|_| !names_device) {
+        out.splice(at..at, ["--device", device].map(OsString::from));
+    }
+    let Some(source) = hub_source(repo, file)? else { return Ok(out) };
     let name = command.and_then(|i| out.get(i)).and_then(|c| c.to_str()).unwrap_or_default();
     let flag = (!POSITIONAL.contains(&name)).then(|| OsString::from("--model"));
     out.splice(at..at, flag.into_iter().chain([source.into()]));
     Ok(out)
 }
 
-/// A model is on one device as a whole. Without GPU support 0 says so, and anything else asks for what is not here; with
-/// it, 0 is `--device cpu`, and anything else is what happens anyway.
-fn gpu_layers(flag: &str, value: &str) -> Result<(), clap::Error> {
-    if cfg!(feature = "cuda") {
-        let cpu = || error(format!("{flag} 0: say --device cpu"));
-        return if value == "0" { Err(cpu()) } else { Ok(()) };
+/// The device that a number of layers on a GPU means, if any: a model is on one device as a whole. Without GPU support 0
+/// says so, and anything else asks for what is not here.
+fn gpu_layers(flag: &str, value: &str) -> Result<Option<&'static str>, clap::Error> {
+    let layers = match value {
+        "all" | "auto" => None,
+        _ => Some(value.parse::<i64>().map_err(|_| error(format!("{flag} wants a number, not {value}")))?),
+    };
+    match (layers, cfg!(feature = "cuda")) {
+        (Some(0), true) => Ok(Some("cpu")),
+        (None, true) if value == "auto" => Ok(None),
+        (_, true) => Ok(Some("cuda")),
+        (Some(0), false) => Ok(None),
+        (_, false) => Err(error(format!(
+            "{flag} {value}: this build computes on the CPU, so there are no layers for a GPU; leave {flag} out or give 0 \
+             (`minfer doctor` shows what would be used)"
+        ))),
     }
-    if value == "0" {
-        return Ok(());
-    }
-    Err(error(format!(
-        "{flag} {value}: this build computes on the CPU, so there are no layers for a GPU; leave {flag} out or give 0 \
-         (`minfer doctor` shows what would be used)"
-    )))
 }
 
 /// The source that `-hf` and `-hff` name together.
@@ -190,8 +201,6 @@ mod tests {
             ("minfer run hello --hf-repo=a/b", "minfer run --model hf:a/b hello"),
             ("minfer --log info run -hff m.gguf -hf a/b:Q8_0", "minfer --log info run --model hf:a/b/m.gguf"),
             ("minfer inspect -hf a/b", "minfer inspect hf:a/b"),
-            ("minfer bench -ngl 0 -p 5", "minfer bench -p 5"),
-            ("minfer run --n-gpu-layers=0 x", "minfer run x"),
             ("minfer run -- -hf a/b -fa", "minfer run -- -hf a/b -fa"),
             ("minfer run -hf a/b -- -ngl", "minfer run --model hf:a/b -- -ngl"),
         ] {
@@ -200,9 +209,23 @@ mod tests {
     }
 
     #[test]
+    fn layers_on_a_gpu_are_a_device() {
+        let cpu = if cfg!(feature = "cuda") { "--device cpu " } else { "" };
+        for given in ["minfer bench -ngl 0 -p 5", "minfer bench --n-gpu-layers=0 -p 5"] {
+            assert_eq!(translated(given), Ok(format!("minfer bench {cpu}-p 5")));
+        }
+        let own = translated("minfer run --device cpu -ngl 0 x");
+        assert_eq!(own.as_deref(), Ok("minfer run --device cpu x"));
+        match translated("minfer run -ngl 99 x") {
+            Ok(args) => assert!(cfg!(feature = "cuda") && args == "minfer run --device cuda x", "{args}"),
+            Err(why) => assert!(!cfg!(feature = "cuda") && why.contains("give 0"), "{why}"),
+        }
+        assert!(translated("minfer run -ngl hello").unwrap_err().contains("wants a number"));
+    }
+
+    #[test]
     fn spellings_without_a_meaning_here_are_answered() {
         for (given, expected) in [
-            ("minfer run -ngl 99 x", "give 0"),
             ("minfer run -ngl", "wants a number"),
             ("minfer run -hf -c 5", "wants a repository"),
             ("minfer run -hff m.gguf", "-m hf:ORG/REPO/m.gguf"),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use minfer::engine::executor::Executor;
+use minfer::gguf::Gguf;
 use minfer::model::LoadOptions;
 use minfer::perplexity::{Divergence, LogitsReader, LogitsWriter, Perplexity, Task};
 use minfer::tokenizer::{EncodeOptions, Tokenizer};
@@ -60,6 +61,7 @@ impl Args {
     /// Runs the command.
     pub(super) fn run(self) -> Result<()> {
         let gguf = open(&self.model.model)?;
+        self.check_save(&gguf)?;
         let tokenizer = self.vocabulary.tokenizer(&gguf)?;
         // The model may have more logits than the vocabulary has tokens: its own number counts.
         let vocab = minfer::model::DecoderSpec::from_gguf(&gguf)?.vocab;
@@ -118,6 +120,16 @@ impl Args {
             true => print(format!("{}\n", serde_json::to_string_pretty(&report)?)),
             false => print(text(&report)),
         }
+    }
+
+    /// Refuses to write where something else is read.
+    fn check_save(&self, gguf: &Gguf) -> Result<()> {
+        let Some(Ok(save)) = self.kl_save.as_ref().map(std::fs::canonicalize) else { return Ok(()) };
+        let same = |path: &std::path::Path| path.canonicalize().is_ok_and(|path| path == save);
+        if gguf.paths().any(same) || self.file.as_deref().is_some_and(same) {
+            return Err(usage("--kl-save names a file that is read: the model or the text"));
+        }
+        Ok(())
     }
 
     fn text(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {

@@ -251,6 +251,50 @@ fn synth_is_repeatable_and_leaves_nothing_behind_when_it_fails() {
     assert!(text.contains("n_layer") && !out.exists(), "{text}");
 }
 
+/// A socket stands for what is not a regular file; a link's target is what is written.
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_replaced_and_nothing_that_is_read() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let shape = dir.path().join("shape.json");
+    let json = serde_json::json!({"name": "small", "family": "llama", "n_layer": 1, "d_model": 256, "d_ff": 256,
+        "n_head": 2, "n_head_kv": 2, "head_dim": 64, "n_vocab": 512, "n_ctx": 128, "rope_base": 10000, "tied": true});
+    std::fs::write(&shape, json.to_string()).expect("the shape is written");
+    let shape = shape.to_str().expect("UTF-8");
+    let socket = dir.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    let text = fails(&["synth", shape, socket.to_str().expect("UTF-8")], 1);
+    assert!(text.contains("not a regular file"), "{text}");
+    let (target, link) = (dir.path().join("target.gguf"), dir.path().join("link.gguf"));
+    std::fs::write(&target, "old").expect("a file");
+    std::os::unix::fs::symlink(&target, &link).expect("a link");
+    succeeds(&["synth", shape, link.to_str().expect("UTF-8")]);
+    assert!(link.is_symlink() && target.metadata().expect("a file").len() > 1000);
+
+    let model = dir.path().join("model.gguf");
+    std::fs::copy(tiny_model(), &model).expect("a copy");
+    let model = model.to_str().expect("UTF-8");
+    let text = dir.path().join("text");
+    std::fs::write(&text, "words of a text ".repeat(40)).expect("a file");
+    let text = text.to_str().expect("UTF-8");
+    let before = [model, text].map(|path| std::fs::read(path).expect("a file"));
+    for save in [model, text] {
+        let why = fails(&["perplexity", "-m", model, "-f", text, "-c", "64", "--kl-save", save], 2);
+        assert!(why.contains("a file that is read"), "{why}");
+    }
+    assert!(before == [model, text].map(|path| std::fs::read(path).expect("a file")));
+}
+
+#[test]
+fn absurd_numbers_are_refused_by_bench() {
+    let huge = usize::MAX.to_string();
+    let bench = ["bench", "-m", tiny_model(), "-p", "4", "-n", "2"];
+    let text = fails(&[&bench[..], &["-r", "1", "-d", &huge]].concat(), 1);
+    assert!(text.contains("context"), "{text}");
+    let pair = format!("{huge},5");
+    fails(&["bench", "-m", tiny_model(), "-p", "0", "-n", "0", "--pg", &pair, "-r", "1"], 1);
+}
+
 #[test]
 fn run_prints_log_probabilities_of_every_token() {
     let args = ["run", "-m", tiny_model(), "--temp", "0", "-n", "6"];
