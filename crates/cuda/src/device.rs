@@ -14,7 +14,7 @@ use crate::args::{Address, HeadsArgs, NormArgs, at};
 use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, Unavailable};
 use crate::kernels::Kernels;
 use crate::launch::{Lane, Queue};
-use crate::matrix::Matrix;
+use crate::matrix::{Matrix, WGMMA};
 use minfer_ops::*;
 use state::State;
 use std::cell::Cell;
@@ -274,9 +274,10 @@ impl Device for CudaDevice {
         format!("{}, compute capability {}.{}", info.name, info.capability.0, info.capability.1)
     }
 
-    /// Its tiles of tokens fill the multiprocessors only together with many others.
+    /// Tiles of tokens fill the multiprocessors only together with many others; other kernels do not need so many, nor
+    /// the memory for them.
     fn step_tokens(&self) -> usize {
-        2048
+        if self.gpu.info.capability == WGMMA { 2048 } else { 512 }
     }
 
     fn load_embedding(&mut self, table: Weight) -> Result<Embedding, DeviceError> {

@@ -107,7 +107,8 @@ impl Row {
             ("poll", json!(0)),
             ("type_k", json!(self.type_k)),
             ("type_v", json!(self.type_v)),
-            ("n_gpu_layers", json!(0)),
+            // llama-bench's number for all of them.
+            ("n_gpu_layers", json!(if self.machine.gpu.is_empty() { 0 } else { 99 })),
             ("n_cpu_moe", json!(0)),
             ("split_mode", json!("none")),
             ("main_gpu", json!(0)),
