@@ -121,21 +121,18 @@ impl CudaDevice {
         if !input.tiles {
             return products.iter().try_for_each(|(linear, out)| self.store(linear, input, out));
         }
-        let mut rest: Vec<_> = products.iter().collect();
-        while let Some((first, _)) = rest.first() {
-            let of_first =
-                |(linear, _): &&&(&LoadedLinear, &Buffer<f32>)| first.matrix.goes_with(&linear.matrix);
-            let launch: Vec<_> = rest
-                .iter()
-                .filter(of_first)
-                .map(|(linear, out)| {
-                    let output =
-                        Output { out: at(out, 0), stride: linear.matrix.rows, finish: Finish::Store };
-                    (&*linear.matrix, linear.bias(), output)
-                })
-                .collect();
+        let mut rest: Vec<_> = products
+            .iter()
+            .map(|(linear, out)| {
+                let output = Output { out: at(out, 0), stride: linear.matrix.rows, finish: Finish::Store };
+                (&*linear.matrix, linear.bias(), output)
+            })
+            .collect();
+        while let Some((first, ..)) = rest.first().copied() {
+            let (launch, later): (Vec<_>, Vec<_>) =
+                rest.into_iter().partition(|(matrix, ..)| first.goes_with(matrix));
             tile_products(self.lane(), &launch, input, None)?;
-            rest = rest.iter().filter(|product| !of_first(product)).copied().collect();
+            rest = later;
         }
         Ok(())
     }
@@ -333,12 +330,12 @@ impl CudaDevice {
             state.own_spans().iter().map(of).sum()
         };
         if split.is_none()
-            && let Some(kernel) = self.common.attention_tile.iter().position(|(dim, _)| *dim == heads.dim)
+            && let Some((_, kernel)) = self.common.attention_tile.iter().find(|(dim, _)| *dim == heads.dim)
             && attention_tile_shared(heads.dim) + STATIC_SHARED <= self.gpu.info.shared_per_block
         {
             let shape = Shape::new([heads.kv, tiles(ATTENTION_TILE_ROWS), 1], ATTENTION_TILE_THREADS)
                 .with_shared(attention_tile_shared(heads.dim));
-            return self.enqueue(self.common.attention_tile[kernel].1, shape, &args);
+            return self.enqueue(*kernel, shape, &args);
         }
         let tiles = tiles(ROW_TILE);
         match split {
@@ -392,8 +389,8 @@ impl CudaDevice {
         }
         let mut input = state.normed.input(state.tokens, width);
         if let Some(norm) = norm {
-            let matrices = [Some(&stage.up), stage.gate.as_ref()].map(|l| l.unwrap_or(&stage.up));
-            input = self.input_for(input, &matrices.map(|linear| &*linear.matrix));
+            let gate = stage.gate.as_ref().unwrap_or(&stage.up);
+            input = self.input_for(input, &[&gate.matrix, &stage.up.matrix]);
             let clear = if input.tiles { at(&state.token_most, 0) } else { 0 };
             self.prepare_and_clear(&Source { norm, ..Source::rows(&state.x, width) }, input, clear)?;
         }

@@ -173,6 +173,22 @@ fn products_have_the_same_bits_in_both_layouts() {
     }
 }
 
+fn bits(device: &CudaDevice, buffer: &Buffer<f32>) -> Vec<u32> {
+    let mut values = vec![0.0f32; buffer.len()];
+    device.gpu.download(buffer, &mut values).expect("a copy");
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// Random weights in QT16, and a bias.
+fn tuned_linear(device: &mut CudaDevice, ty: GgmlType, rows: usize, cols: usize) -> LoadedLinear {
+    let (weight, _) = random_weight(ty, rows, cols);
+    let matrix = device.matrix(&weight).expect("a matrix");
+    let matrix = matrix.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
+    let bias = device.gpu.alloc::<f32>(rows, "test").expect("memory");
+    device.gpu.upload(&Numbers(rows as u64).heavy(rows, 1.0), &bias).expect("a copy");
+    LoadedLinear { matrix: Arc::new(matrix), bias: Some(bias) }
+}
+
 /// A step of one token, so that products may take the kernel for it.
 fn begin_one(device: &mut CudaDevice) {
     let tables = [BlockTable { first: 0, blocks: &[0] }];
@@ -185,28 +201,15 @@ fn begin_one(device: &mut CudaDevice) {
 fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
     let Some(mut device) = device() else { return };
     device.reserve(&reserve(9, 18944, SMALL_HEADS, 1)).expect("memory");
-    let load = |device: &mut CudaDevice, ty, rows, cols| {
-        let (weight, _) = random_weight(ty, rows, cols);
-        let matrix = device.matrix(&weight).expect("a matrix");
-        let matrix = matrix.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
-        let bias = device.gpu.alloc::<f32>(rows, "test").expect("memory");
-        device.gpu.upload(&Numbers(rows as u64).heavy(rows, 1.0), &bias).expect("a copy");
-        LoadedLinear { matrix: Arc::new(matrix), bias: Some(bias) }
-    };
-    let bits = |device: &CudaDevice, buffer: &Buffer<f32>| -> Vec<u32> {
-        let mut values = vec![0.0f32; buffer.len()];
-        device.gpu.download(buffer, &mut values).expect("a copy");
-        values.into_iter().map(f32::to_bits).collect()
-    };
     for (ty, _) in crate::kernels::QT16_TYPES {
         // One segment to eight, ragged rows, more row groups than blocks, and K in one block or shared by a cluster.
         for (rows, cols) in [(17, 256), (40, 1280), (5000, 2048), (48, 3584), (33, 18944)] {
             begin_one(&mut device);
             // Nothing is kept for a graph from here on.
             device.flush().expect("launches");
-            let first = load(&mut device, *ty, rows, cols);
-            let second = load(&mut device, *ty, rows + 16, cols);
-            let gate = load(&mut device, *ty, rows, cols);
+            let first = tuned_linear(&mut device, *ty, rows, cols);
+            let second = tuned_linear(&mut device, *ty, rows + 16, cols);
+            let gate = tuned_linear(&mut device, *ty, rows, cols);
             let mut numbers = Numbers(cols as u64);
             let mut upload = |len: usize| {
                 let buffer = device.gpu.alloc::<f32>(len, "test").expect("memory");
@@ -305,37 +308,24 @@ fn joined_tiles_have_the_bits_of_single_products() {
     }
     let (tokens, cols) = (150, 1024);
     device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
-    let bits = |device: &CudaDevice, buffer: &Buffer<f32>| -> Vec<u32> {
-        let mut values = vec![0.0f32; buffer.len()];
-        device.gpu.download(buffer, &mut values).expect("a copy");
-        values.into_iter().map(f32::to_bits).collect()
-    };
     for (ty, _) in crate::kernels::QT16_TYPES {
         // Rows of whole tiles and ragged ones; of a gated product, rows of 64 make a tile.
-        let linears = [200, 128, 40, 200].map(|rows: usize| {
-            let (weight, _) = random_weight(*ty, rows, cols);
-            let matrix = device.matrix(&weight).expect("a matrix");
-            let matrix = matrix.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
-            let bias = device.gpu.alloc::<f32>(rows, "test").expect("memory");
-            device.gpu.upload(&Numbers(rows as u64).heavy(rows, 1.0), &bias).expect("a copy");
-            LoadedLinear { matrix: Arc::new(matrix), bias: Some(bias) }
-        });
+        let linears = [200, 128, 40, 200].map(|rows| tuned_linear(&mut device, *ty, rows, cols));
         let x = device.gpu.alloc::<f32>(tokens * cols, "test").expect("memory");
         device.gpu.upload(&Numbers(5).heavy(tokens * cols, 1.0), &x).expect("a copy");
         let state = device.state().expect("memory");
         let input = device.input_for(state.normed.input(tokens, cols), &[&linears[0].matrix]);
         assert!(input.tiles);
         device.prepare(&Source::rows(&x, cols), input).expect("a launch");
-        let outs = |count: usize| -> Vec<Buffer<f32>> {
-            let of = |linear: &LoadedLinear| device.gpu.alloc(tokens * linear.matrix.rows, "test");
-            linears[..count].iter().map(|linear| of(linear).expect("memory")).collect()
+        let out = |linear: &LoadedLinear| -> Buffer<f32> {
+            device.gpu.alloc(tokens * linear.matrix.rows, "test").expect("memory")
         };
         let to = |linear: &LoadedLinear, out: &Buffer<f32>| Output {
             out: at(out, 0),
             stride: linear.matrix.rows,
             finish: Finish::Store,
         };
-        let (joined, single) = (outs(3), outs(3));
+        let (joined, single): (Vec<_>, Vec<_>) = linears[..3].iter().map(|l| (out(l), out(l))).unzip();
         let products: Vec<_> =
             linears.iter().zip(&joined).map(|(l, out)| (&*l.matrix, l.bias(), to(l, out))).collect();
         tile_products(device.lane(), &products, input, None).expect("a launch");
@@ -344,14 +334,7 @@ fn joined_tiles_have_the_bits_of_single_products() {
             assert!(bits(&device, joined) == bits(&device, single), "{ty}: {} rows", linear.matrix.rows);
         }
         let (gate, up) = (&linears[0], &linears[3]);
-        let (gates, ups, found, expected) = {
-            let mut all = outs(1);
-            all.extend(outs(1));
-            all.extend(outs(1));
-            all.extend(outs(1));
-            let [a, b, c, d] = all.try_into().ok().expect("four");
-            (a, b, c, d)
-        };
+        let [gates, ups, found, expected] = [(); 4].map(|()| out(gate));
         device.store(gate, input, &gates).expect("a launch");
         device.store(up, input, &ups).expect("a launch");
         for activation in [Activation::Silu, Activation::GeluTanh] {
