@@ -63,31 +63,30 @@ __device__ __forceinline__ float segment_sum(const float (*warp_l)[ROWS], int r)
     return ((warp_l[0][r] + warp_l[1][r]) + warp_l[2][r]) + warp_l[3][r];
 }
 
-// Scores of 64 keys, and their weights, as a lane holds them: of rows g and g + 8 of a tile.
-using Scores = float[WARP_KEYS / 8][4];
-using Weights = uint32_t[WARP_KEYS / 8][2];
-
-__device__ __forceinline__ void scale_scores(Scores& s, float scale0, float scale1) {
+// Weights of a warp's 64 keys from their scores, for rows g and g + 8 of a tile: scaled, capped and masked, less the
+// largest of the segment, as exponentials in half precision. `at`: first key; p0, p1: positions of the rows. Leaves m and
+// l of the warps in shared memory; all warps come here, and meet.
+__device__ __forceinline__ void segment_weights(const AttentionArgs& a, float (&s)[WARP_KEYS / 8][4],
+                                                uint32_t (&p)[WARP_KEYS / 8][2], int key0, int p0, int p1, bool has0,
+                                                bool has1, float scale0, float scale1, float (*warp_m)[ROWS],
+                                                float (*warp_l)[ROWS]) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, r0 = lane / 4, r1 = r0 + 8, t = lane % 4;
+    // Scale, cap, mask; the largest.
+    float m0 = -INFINITY, m1 = -INFINITY;
 #pragma unroll
     for (int n = 0; n < WARP_KEYS / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) s[n][i] *= i < 2 ? scale0 : scale1;
     }
-}
-
-__device__ __forceinline__ void cap_scores(Scores& s, float soft_cap) {
+    if (a.soft_cap > 0.0f) {
 #pragma unroll
-    for (int n = 0; n < WARP_KEYS / 8; ++n) {
+        for (int n = 0; n < WARP_KEYS / 8; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s[n][i] = soft_cap * tanhf(s[n][i] / soft_cap);
+            for (int i = 0; i < 4; ++i) s[n][i] = a.soft_cap * tanhf(s[n][i] / a.soft_cap);
+        }
     }
-}
-
-// Hides keys, from key0 on, that rows at p0 and p1 do not see, and takes the others into their maxima.
-__device__ __forceinline__ void mask_scores(const AttentionArgs& a, Scores& s, int key0, int p0, int p1, bool has0,
-                                            bool has1, float& m0, float& m1) {
     // What a row sees, as keys from this lane's first one on.
-    const int lane_key = key0 + threadIdx.x % 4 * 2;
+    const int lane_key = key0 + 2 * t;
     const int from0 = seen_from(a, p0) - lane_key, from1 = seen_from(a, p1) - lane_key;
     const int to0 = has0 ? p0 - lane_key : -1, to1 = has1 ? p1 - lane_key : -1;
 #pragma unroll
@@ -101,23 +100,21 @@ __device__ __forceinline__ void mask_scores(const AttentionArgs& a, Scores& s, i
             else m1 = fmaxf(m1, s[n][i]);
         }
     }
-}
-
-// The largest of the four lanes that share rows.
-__device__ __forceinline__ void quad_max(float& m0, float& m1) {
 #pragma unroll
     for (int d = 1; d <= 2; d *= 2) {
         m0 = fmaxf(m0, __shfl_xor_sync(~0u, m0, d));
         m1 = fmaxf(m1, __shfl_xor_sync(~0u, m1, d));
     }
-}
-
-// What scores are taken from. A row that sees nothing here: every weight is exp(−∞ − 0) = 0.
-__device__ __forceinline__ float base_of(float m) { return m == -INFINITY ? 0.0f : m; }
-
-// Exponentials of scores less their row's base, in half precision, and their sums before that.
-__device__ __forceinline__ void weigh(const Scores& s, Weights& p, float base0, float base1, float& l0, float& l1) {
-    l0 = l1 = 0.0f;
+    if (t == 0) {
+        warp_m[warp][r0] = m0;
+        warp_m[warp][r1] = m1;
+    }
+    __syncthreads();
+    m0 = segment_max(warp_m, r0);
+    m1 = segment_max(warp_m, r1);
+    // A row that sees nothing here: every weight is exp(−∞ − 0) = 0.
+    const float base0 = m0 == -INFINITY ? 0.0f : m0, base1 = m1 == -INFINITY ? 0.0f : m1;
+    float l0 = 0.0f, l1 = 0.0f;
 #pragma unroll
     for (int n = 0; n < WARP_KEYS / 8; ++n) {
         const float w0 = exp2f((s[n][0] - base0) * LOG2_E), w1 = exp2f((s[n][1] - base0) * LOG2_E);
@@ -132,25 +129,6 @@ __device__ __forceinline__ void weigh(const Scores& s, Weights& p, float base0, 
         l0 += __shfl_xor_sync(~0u, l0, d);
         l1 += __shfl_xor_sync(~0u, l1, d);
     }
-}
-
-// Weights of a warp's 64 keys, key0 the first, from their scores, for rows at p0 and p1: scaled, capped and masked, less
-// the largest of the segment. Leaves m and l of the warps in shared memory; all warps come here, and meet.
-__device__ __forceinline__ void segment_weights(const AttentionArgs& a, Scores& s, Weights& p, int key0, int p0, int p1,
-                                                bool has0, bool has1, float scale0, float scale1, float (*warp_m)[ROWS],
-                                                float (*warp_l)[ROWS]) {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, r0 = lane / 4, r1 = r0 + 8, t = lane % 4;
-    float m0 = -INFINITY, m1 = -INFINITY, l0, l1;
-    scale_scores(s, scale0, scale1);
-    if (a.soft_cap > 0.0f) cap_scores(s, a.soft_cap);
-    mask_scores(a, s, key0, p0, p1, has0, has1, m0, m1);
-    quad_max(m0, m1);
-    if (t == 0) {
-        warp_m[warp][r0] = m0;
-        warp_m[warp][r1] = m1;
-    }
-    __syncthreads();
-    weigh(s, p, base_of(segment_max(warp_m, r0)), base_of(segment_max(warp_m, r1)), l0, l1);
     if (t == 0) {
         warp_l[warp][r0] = l0;
         warp_l[warp][r1] = l1;

@@ -96,7 +96,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
 #pragma unroll 1
     for (int n_segment = 0; n_segment < segments; ++n_segment) {
         const int segment_key = (from_segment + n_segment) * ATTN_SEGMENT, step0 = n_segment * 2 * CHUNKS;
-        Scores s[CHUNKS];
+        float s[CHUNKS][WARP_KEYS / 8][4];
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             const int j = step0 + chunk;
@@ -120,25 +120,69 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
                 }
             }
         }
-        // Phase by phase for all chunks: registers.
+        // Scale, cap, mask; the largest of the segment.
 #pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) scale_scores(s[chunk], scale0, scale1);
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+#pragma unroll
+            for (int n = 0; n < WARP_KEYS / 8; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) s[chunk][n][i] *= i < 2 ? scale0 : scale1;
+            }
+        }
         if (a.soft_cap > 0.0f) {
 #pragma unroll
-            for (int chunk = 0; chunk < CHUNKS; ++chunk) cap_scores(s[chunk], a.soft_cap);
+            for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+#pragma unroll
+                for (int n = 0; n < WARP_KEYS / 8; ++n) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) s[chunk][n][i] = a.soft_cap * tanhf(s[chunk][n][i] / a.soft_cap);
+                }
+            }
         }
-        float m0 = -INFINITY, m1 = -INFINITY, l0 = 0.0f, l1 = 0.0f;
+        float m0 = -INFINITY, m1 = -INFINITY;
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            mask_scores(a, s[chunk], segment_key + chunk * WARP_KEYS, p0, p1, has0, has1, m0, m1);
+            const int lane_key = segment_key + chunk * WARP_KEYS + 2 * t;
+            const int from0 = seen_from(a, p0) - lane_key, from1 = seen_from(a, p1) - lane_key;
+            const int to0 = has0 ? p0 - lane_key : -1, to1 = has1 ? p1 - lane_key : -1;
+#pragma unroll
+            for (int n = 0; n < WARP_KEYS / 8; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int key = 8 * n + i % 2;
+                    const bool sees = i < 2 ? key >= from0 && key <= to0 : key >= from1 && key <= to1;
+                    const float v = sees ? s[chunk][n][i] : -INFINITY;
+                    if (i < 2) m0 = fmaxf(m0, v);
+                    else m1 = fmaxf(m1, v);
+                    s[chunk][n][i] = v;
+                }
+            }
         }
-        quad_max(m0, m1);
-        const float base0 = base_of(m0), base1 = base_of(m1);
-        Weights p[CHUNKS];
+#pragma unroll
+        for (int d = 1; d <= 2; d *= 2) {
+            m0 = fmaxf(m0, __shfl_xor_sync(~0u, m0, d));
+            m1 = fmaxf(m1, __shfl_xor_sync(~0u, m1, d));
+        }
+        const float base0 = m0 == -INFINITY ? 0.0f : m0, base1 = m1 == -INFINITY ? 0.0f : m1;
+        uint32_t p[CHUNKS][WARP_KEYS / 8][2];
+        float l0 = 0.0f, l1 = 0.0f;
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            float c0, c1;
-            weigh(s[chunk], p[chunk], base0, base1, c0, c1);
+            float c0 = 0.0f, c1 = 0.0f;
+#pragma unroll
+            for (int n = 0; n < WARP_KEYS / 8; ++n) {
+                const float w0 = exp2f((s[chunk][n][0] - base0) * LOG2_E), w1 = exp2f((s[chunk][n][1] - base0) * LOG2_E);
+                const float w2 = exp2f((s[chunk][n][2] - base1) * LOG2_E), w3 = exp2f((s[chunk][n][3] - base1) * LOG2_E);
+                c0 = c0 + w0 + w1;
+                c1 = c1 + w2 + w3;
+                p[chunk][n][0] = as_u32(__floats2half2_rn(w0, w1));
+                p[chunk][n][1] = as_u32(__floats2half2_rn(w2, w3));
+            }
+#pragma unroll
+            for (int d = 1; d <= 2; d *= 2) {
+                c0 += __shfl_xor_sync(~0u, c0, d);
+                c1 += __shfl_xor_sync(~0u, c1, d);
+            }
             l0 = chunk == 0 ? c0 : l0 + c0;
             l1 = chunk == 0 ? c1 : l1 + c1;
         }

@@ -21,12 +21,6 @@ constexpr int V_TILE = 64;
 // Channels of a head at most.
 constexpr int HEAD = 128;
 
-// Where chunk c of 8 channels of a row of CHUNKS lies: rows that ldmatrix reads together fall into different banks.
-template <int CHUNKS>
-__device__ __forceinline__ int swizzled(int row, int c) {
-    return (row * CHUNKS + (c ^ (row & 7))) * 8;
-}
-
 // One segment of one token's keys, for one key head.
 struct Work {
     int token;
@@ -55,6 +49,12 @@ constexpr int SCRATCH = 2 * ROWS * MERGE_SEGMENTS;
 // blocks of long contexts share a multiprocessor, while one of a short context does not wait for memory twice.
 template <int D, bool DEEP>
 constexpr int AREA = ATTN_SEGMENT * (DEEP ? D + V_TILE : 2 * D) * static_cast<int>(sizeof(half));
+
+// Where chunk c of 8 channels of a row of CHUNKS lies: rows that ldmatrix reads together fall into different banks.
+template <int CHUNKS>
+__device__ __forceinline__ int swizzled(int row, int c) {
+    return (row * CHUNKS + (c ^ (row & 7))) * 8;
+}
 
 // Keys of the segment, and the first channels of its values, of earlier steps; zeros for others. To be waited for with
 // copy_wait.
@@ -333,7 +333,7 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     if (threadIdx.x == 0) *arrived = 0;
 }
 
-// The first segment that a token at `position` sees.
+// Segments that a token at `position` sees: the first, and how many.
 __device__ __forceinline__ int first_segment(const AttentionArgs& a, int position) {
     return seen_from(a, position) / ATTN_SEGMENT;
 }
