@@ -302,3 +302,30 @@ pub(crate) struct ArgmaxArgs {
     pub(crate) vocab: i32,
     pub(crate) unused: i32,
 }
+
+/// A [`minfer_ops::Draw`].
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct DrawArgs {
+    pub(crate) temperature: f32,
+    pub(crate) top_k: u32,
+    pub(crate) top_p: f32,
+    pub(crate) unused: u32,
+    pub(crate) least: u64,
+    pub(crate) random: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct SampleArgs {
+    pub(crate) logits: Address,
+    pub(crate) best: Address,
+    pub(crate) draws: Address,
+    pub(crate) bins: Address,
+    pub(crate) found: Address,
+    pub(crate) list: Address,
+    pub(crate) sums: Address,
+    pub(crate) result: Address,
+    pub(crate) vocab: i32,
+    pub(crate) unused: i32,
+}

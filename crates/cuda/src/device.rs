@@ -5,6 +5,7 @@ mod decode;
 mod load;
 mod plan;
 mod probe;
+mod sample;
 mod stages;
 mod state;
 #[cfg(test)]
@@ -62,6 +63,8 @@ struct Common {
     /// Of many tokens, for heads of as many channels.
     attention_tile: [(usize, Kernel); 2],
     argmax: Kernel,
+    sample_bins: Kernel,
+    sample_draw: Kernel,
     decode_matmul: Kernel,
     /// For heads of 64 and 128 channels; of short contexts, and of long ones.
     decode_attention: [Kernel; 2],
@@ -206,6 +209,8 @@ impl CudaDevice {
                 (128, with_shared("attention_tile", "attention_tile_d128")?),
             ],
             argmax: get("argmax", "argmax")?,
+            sample_bins: get("sample", "sample_bins")?,
+            sample_draw: get("sample", "sample_draw")?,
             decode_matmul: with_shared("decode", "decode_matmul")?,
             decode_attention: [
                 with_shared("decode_attention", "decode_attention_d64")?,
@@ -364,7 +369,20 @@ impl Device for CudaDevice {
 
     fn head_argmax(&mut self, stage: &Head, out: &mut [Option<u32>]) -> Result<bool, DeviceError> {
         self.run_head(stage)?;
-        self.run_argmax()?;
+        self.run_argmax(None)?;
+        self.flush()?;
+        self.read_argmax(out)?;
+        Ok(true)
+    }
+
+    fn head_draw(
+        &mut self,
+        stage: &Head,
+        draws: &[Draw],
+        out: &mut [Option<u32>],
+    ) -> Result<bool, DeviceError> {
+        self.run_head(stage)?;
+        self.run_sample(draws)?;
         self.flush()?;
         self.read_argmax(out)?;
         Ok(true)

@@ -73,9 +73,22 @@ pub struct SampleSpec {
 }
 
 impl SampleSpec {
-    /// Whether [`sample`] takes the largest logit (the lowest id of several), given any logits.
-    pub fn is_argmax(&self) -> bool {
-        self.temperature == 0.0 && check(&[], self, None).is_ok()
+    /// Whether [`sample`] may be left to a device: in range, and greedy or not typical.
+    pub fn device_can(&self) -> bool {
+        (self.temperature == 0.0 || self.typical_p == 1.0) && check(&[], self, None).is_ok()
+    }
+
+    /// The 64 random bits of the draw.
+    pub fn random(&self) -> u64 {
+        let split = |x: u64| [x as u32, (x >> 32) as u32];
+        let [p0, p1] = split(self.position);
+        let [r0, r1, ..] = philox4x32_10([p0, p1, 0, 0], split(self.seed));
+        u64::from(r1) << 32 | u64::from(r0)
+    }
+
+    /// The smallest weight `w(1)` that min-p keeps.
+    pub fn least_weight(&self) -> u64 {
+        (f64::from(self.min_p) * ONE).ceil() as u64
     }
 
     /// Always the largest logit.
@@ -166,13 +179,13 @@ pub fn sample(
         shortest_run(ranks, spec.top_p, |rank| weight(rank, 1.0));
     }
     if spec.min_p > 0.0 {
-        let least = (f64::from(spec.min_p) * ONE).ceil() as u64;
+        let least = spec.least_weight();
         ranks.retain(|&rank| weight(rank, 1.0) >= least);
     }
     ranks.sort_unstable_by_key(|&rank| id_of(rank));
     weights.clear();
     weights.extend(ranks.iter().map(|&rank| weight(rank, spec.temperature)));
-    let chosen = draw(weights, spec.seed, spec.position);
+    let chosen = draw(weights, spec.random());
     chosen.map(|index| id_of(ranks[index])).ok_or(SampleError::NoCandidate)
 }
 
@@ -337,12 +350,8 @@ fn shortest_run<T: Copy + Ord>(items: &mut Vec<T>, share: f32, weight: impl Fn(T
     items.truncate(kept);
 }
 
-/// Index of the weight that the random number of (`seed`, `position`) falls on; `None` only if all are 0.
-fn draw(weights: &[u64], seed: u64, position: u64) -> Option<usize> {
-    let split = |x: u64| [x as u32, (x >> 32) as u32];
-    let [p0, p1] = split(position);
-    let [r0, r1, ..] = philox4x32_10([p0, p1, 0, 0], split(seed));
-    let random = u64::from(r1) << 32 | u64::from(r0);
+/// Index of the weight that the random number falls on; `None` only if all are 0.
+fn draw(weights: &[u64], random: u64) -> Option<usize> {
     let total: u64 = weights.iter().sum();
     let target = ((u128::from(random) * u128::from(total)) >> 64) as u64;
     let mut sum = 0;

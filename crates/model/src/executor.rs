@@ -44,8 +44,10 @@ struct Step {
     /// Rows in `from..to` share a sequence: start of their tokens, number of tokens, position.
     spans: Vec<SpanRows>,
     outputs: Vec<u32>,
-    /// The best token of each output, if it is all that the rows want.
-    best: Vec<Option<TokenId>>,
+    /// How the device draws the token of each output, if it is tokens that the rows want.
+    draws: Vec<ops::Draw>,
+    /// These tokens.
+    chosen: Vec<Option<TokenId>>,
     logits: Vec<f32>,
     hidden: Vec<f32>,
     scratch: Scratch,
@@ -134,11 +136,12 @@ impl<D: Device> Model<D> {
         &self.device
     }
 
-    /// The decoder: the whole of it. Whether `best` has the best token of each output.
+    /// The decoder: the whole of it. Whether `chosen` has the token of each output, as `draws` say.
     fn forward(
         &mut self,
         batch: &ops::Batch<'_>,
-        best: Option<&mut [Option<TokenId>]>,
+        draws: &[ops::Draw],
+        chosen: &mut [Option<TokenId>],
     ) -> Result<bool, ops::DeviceError> {
         self.device.begin(batch)?;
         self.device.embed(&self.embedding, self.spec.embedding_scale)?;
@@ -148,10 +151,14 @@ impl<D: Device> Model<D> {
             self.device.attn_out(&layer.attn_out)?;
             self.device.ffn(&layer.ffn)?;
         }
-        match best {
-            _ if batch.outputs.is_empty() => Ok(false),
-            Some(best) => self.device.head_argmax(&self.head, best),
-            None => self.device.head(&self.head).map(|()| false),
+        if batch.outputs.is_empty() {
+            Ok(false)
+        } else if draws.is_empty() {
+            self.device.head(&self.head).map(|()| false)
+        } else if draws.iter().all(|draw| draw.temperature == 0.0) {
+            self.device.head_argmax(&self.head, chosen)
+        } else {
+            self.device.head_draw(&self.head, draws, chosen)
         }
     }
 
@@ -188,14 +195,19 @@ impl<D: Device> Model<D> {
         let batch = ops::Batch { tokens: &step.tokens, spans: &spans, outputs: &step.outputs };
         let device_error = |error: ops::DeviceError| StepError::Device(error.to_string());
         let outputs = step.outputs.len();
-        let argmax = self.limits.vocab <= sampling::MAX_VOCAB && plan.rows.iter().all(takes_the_best);
-        step.best.clear();
-        step.best.resize(outputs, None);
-        let best = argmax.then_some(&mut step.best[..]);
-        let found = self.forward(&batch, best).map_err(device_error)? && !step.best.contains(&None);
+        step.draws.clear();
+        let draws = plan.rows.iter().filter(|row| row.want != Want::Nothing).map_while(draw_of);
+        step.draws.extend(draws);
+        if self.limits.vocab > sampling::MAX_VOCAB || step.draws.len() < outputs {
+            step.draws.clear();
+        }
+        step.chosen.clear();
+        step.chosen.resize(outputs, None);
+        let found = self.forward(&batch, &step.draws, &mut step.chosen).map_err(device_error)?
+            && !step.chosen.contains(&None);
         if !found {
             // What is wrong with the logits is for the sampler to say.
-            step.best.clear();
+            step.chosen.clear();
         }
         if outputs > 0 && !found {
             step.logits.resize(outputs * self.limits.vocab, 0.0);
@@ -282,7 +294,7 @@ impl<D: Device> Model<D> {
                 output += 1;
                 continue;
             }
-            if let Some(Some(token)) = step.best.get(output).copied() {
+            if let Some(Some(token)) = step.chosen.get(output).copied() {
                 sampled[i] = Some(token);
                 *result = RowOutput::Token(token);
                 output += 1;
@@ -335,12 +347,17 @@ fn first_nan(values: &[f32]) -> Option<usize> {
     any.then(|| values.iter().position(|v| v.is_nan())).flatten()
 }
 
-/// Whether a row wants the token with the largest logit, or nothing.
-fn takes_the_best(row: &PlanRow) -> bool {
+/// How a device may choose the token that a row wants, if it may.
+fn draw_of(row: &PlanRow) -> Option<ops::Draw> {
     match &row.want {
-        Want::Nothing => true,
-        Want::Token(spec) => row.mask.is_none() && spec.is_argmax(),
-        Want::Logits | Want::Embedding => false,
+        Want::Token(spec) if row.mask.is_none() && spec.device_can() => Some(ops::Draw {
+            temperature: spec.temperature,
+            top_k: spec.top_k,
+            top_p: spec.top_p,
+            least_weight: spec.least_weight(),
+            random: spec.random(),
+        }),
+        _ => None,
     }
 }
 

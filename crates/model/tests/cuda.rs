@@ -10,7 +10,7 @@ use goldens::{Golden, context, error, goldens, load, logits, retyped};
 use minfer_cpu::{CpuDevice, CpuOptions, Repack};
 use minfer_cuda::{CudaDevice, CudaOptions};
 use minfer_engine::executor::{Executor, RowOutput, StepOutput, Want};
-use minfer_engine::sampling::SampleSpec;
+use minfer_engine::sampling::{SampleSpec, Scratch, sample};
 use minfer_engine::session::Session;
 use minfer_gguf::{GgmlType, Gguf};
 use minfer_model::{KvType, LoadOptions, Model, plan_memory};
@@ -111,14 +111,19 @@ fn bits_do_not_depend_on_how_a_prompt_is_cut() {
     }
 }
 
-/// Tokens that the device chose greedily, each fed back, `count` of them after `ids`.
-fn greedy(model: &mut Model<CudaDevice>, ids: &[u32], count: usize) -> Vec<u32> {
+/// Tokens that the device chose as `spec` says for their positions, each fed back, `count` of them after `ids`.
+fn generate(
+    model: &mut Model<CudaDevice>,
+    ids: &[u32],
+    count: usize,
+    spec: impl Fn(usize) -> SampleSpec,
+) -> Vec<u32> {
     let mut session = Session::new(model.limits()).expect("a session");
     let mut out = StepOutput::default();
     let mut next = ids.to_vec();
     (0..count)
-        .map(|_| {
-            let want = Want::Token(SampleSpec::GREEDY);
+        .map(|i| {
+            let want = Want::Token(spec(ids.len() + i));
             let plan = session.plan([(std::mem::take(&mut next), want)]).expect("a plan");
             let step = model.submit(&plan).expect("a step");
             model.wait(step, &mut out).expect("results");
@@ -130,21 +135,34 @@ fn greedy(model: &mut Model<CudaDevice>, ids: &[u32], count: usize) -> Vec<u32> 
 }
 
 #[test]
-fn a_hundred_greedy_runs_are_the_same_and_take_the_largest_logits() {
+fn a_hundred_runs_are_the_same_and_choose_as_the_sampler_does() {
+    let greedy = |_| SampleSpec::GREEDY;
+    let drawn = |position: usize| SampleSpec {
+        temperature: 1.5,
+        top_k: 40,
+        top_p: 0.9,
+        min_p: 0.01,
+        seed: 7,
+        position: position as u64,
+        ..SampleSpec::GREEDY
+    };
     for golden in goldens() {
         let sequence = golden.sequences.iter().max_by_key(|s| s.ids.len()).expect("a sequence");
         let (ids, more) = (&sequence.ids[..sequence.ids.len().min(16)], 48);
         let Some(device) = device() else { return };
         let mut model = load(&golden.gguf, ids.len() + more, KvType::F16, device);
-        let first = greedy(&mut model, ids, more);
-        let all = [ids, &first[..more - 1]].concat();
-        let rows = logits(&mut model, &all, &[usize::MAX]);
-        for (logits, token) in rows[ids.len() - 1..].iter().zip(&first) {
-            let best = (0..logits.len()).rev().max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
-            assert_eq!(best, Some(*token as usize), "{}", golden.name);
-        }
-        for run in 1..100 {
-            assert_eq!(greedy(&mut model, ids, more), first, "{}: run {run}", golden.name);
+        for spec in [&greedy as &dyn Fn(usize) -> SampleSpec, &drawn] {
+            let first = generate(&mut model, ids, more, spec);
+            let all = [ids, &first[..more - 1]].concat();
+            let rows = logits(&mut model, &all, &[usize::MAX]);
+            let rows = rows[ids.len() - 1..].iter().zip(&first);
+            for (position, (logits, token)) in (ids.len()..).zip(rows) {
+                let expected = sample(logits, &spec(position), None, &mut Scratch::default());
+                assert_eq!(expected, Ok(*token), "{}", golden.name);
+            }
+            for run in 1..100 {
+                assert_eq!(generate(&mut model, ids, more, spec), first, "{}: run {run}", golden.name);
+            }
         }
     }
 }

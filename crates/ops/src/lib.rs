@@ -18,12 +18,14 @@
 //! batch, on how the prompt was cut into steps, or on the number of threads.
 
 mod check;
+mod draw;
 mod memory;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 pub use check::{at_most_reserved, expect_reserved};
+pub use draw::Draw;
 pub use memory::{Holding, Memory};
 pub use minfer_gguf::{GgmlType, SharedBytes};
 
@@ -497,6 +499,18 @@ pub trait Device {
     /// the logits.
     fn head_argmax(&mut self, stage: &Self::Head, out: &mut [Option<u32>]) -> Result<bool, DeviceError> {
         let _ = out;
+        self.head(stage)?;
+        Ok(false)
+    }
+    /// [`Device::head`]; then waits, and tells the token that each output's draw yields: bit for bit the sampler's. `None` as
+    /// [`Device::head_argmax`] has it. `false`, and `out` as it was, from a device that leaves this to who reads the logits.
+    fn head_draw(
+        &mut self,
+        stage: &Self::Head,
+        draws: &[Draw],
+        out: &mut [Option<u32>],
+    ) -> Result<bool, DeviceError> {
+        let _ = (draws, out);
         self.head(stage)?;
         Ok(false)
     }

@@ -1,7 +1,7 @@
 //! The largest logit of each output, found on the GPU: `csrc/argmax.cu`.
 
 use super::CudaDevice;
-use crate::args::{ArgmaxArgs, at};
+use crate::args::{Address, ArgmaxArgs, at};
 use crate::driver::{Buffer, Gpu, Pinned, Shape};
 use minfer_ops::{DeviceError, expect_reserved};
 
@@ -15,7 +15,7 @@ pub(super) struct ArgmaxState {
     rank: Buffer<u64>,
     arrived: Buffer<u32>,
     /// Written by the GPU.
-    result: Pinned<u64>,
+    pub(super) result: Pinned<u64>,
 }
 
 impl ArgmaxState {
@@ -38,15 +38,16 @@ fn token(rank: u64) -> Option<u32> {
 }
 
 impl CudaDevice {
-    /// Enqueues the search in the logits of the step's outputs.
-    pub(super) fn run_argmax(&self) -> Result<(), DeviceError> {
+    /// Enqueues the search in the logits of the step's outputs. Where the ranks go: memory of the GPU, or `None` for the
+    /// host.
+    pub(super) fn run_argmax(&self, result: Option<Address>) -> Result<(), DeviceError> {
         let state = self.state()?;
         let vocab = state.reserve.vocab;
         let args = ArgmaxArgs {
             logits: at(&state.logits, 0),
             rank: at(&state.argmax.rank, 0),
             arrived: at(&state.argmax.arrived, 0),
-            result: state.argmax.result.address(),
+            result: result.unwrap_or_else(|| state.argmax.result.address()),
             vocab: vocab as i32,
             unused: 0,
         };
@@ -54,7 +55,7 @@ impl CudaDevice {
         self.enqueue(self.common.argmax, Shape::new([blocks, state.outputs, 1], THREADS), &args)
     }
 
-    /// Waits, then tells the tokens that [`Self::run_argmax`] found.
+    /// Waits, then tells the tokens that [`Self::run_argmax`] or [`Self::run_sample`] left for the host.
     pub(super) fn read_argmax(&self, out: &mut [Option<u32>]) -> Result<(), DeviceError> {
         self.gpu.synchronize()?;
         let state = self.state()?;
@@ -148,7 +149,7 @@ mod tests {
                         .expect("a step");
                     let logits = &device.state().expect("memory").logits;
                     device.gpu.upload(&rows.concat(), logits).expect("a copy");
-                    device.run_argmax().expect("a launch");
+                    device.run_argmax(None).expect("a launch");
                     device.flush().expect("launches");
                     let mut found = vec![Some(u32::MAX); rows.len()];
                     device.read_argmax(&mut found).expect("results");

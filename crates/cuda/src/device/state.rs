@@ -2,6 +2,7 @@
 
 use super::LoadedRope;
 use super::argmax::ArgmaxState;
+use super::sample::{self, SampleState};
 use crate::args::{Address, Spans, at};
 use crate::driver::{Buffer, Gpu, Pinned, held};
 use crate::matrix::{Input, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
@@ -89,6 +90,7 @@ pub(super) struct State {
     /// Where the logits of a step with one output arrive.
     pub(super) arrival: Pinned<f32>,
     pub(super) argmax: ArgmaxState,
+    pub(super) sample: SampleState,
     step: Buffer<u32>,
     staged: Pinned<u32>,
     layout: Layout,
@@ -240,7 +242,8 @@ impl State {
             [keys, values].map(|ty| ty.bytes(kv_len(g)))
         });
         let buffers = floats.into_iter().chain(angles).map(|n| n.saturating_mul(4));
-        let buffers = buffers.chain(halves.map(|n| n.saturating_mul(2))).chain(kv);
+        let words = sample::sizes(outputs, reserve.vocab).map(|n| n.saturating_mul(8));
+        let buffers = buffers.chain(halves.map(|n| n.saturating_mul(2))).chain(words).chain(kv);
         buffers.map(|bytes| held(bytes as u64)).fold(0, u64::saturating_add)
     }
 
@@ -289,6 +292,7 @@ impl State {
             staged: gpu.pinned(s.step)?,
             arrival: gpu.pinned(reserve.vocab)?,
             argmax: ArgmaxState::new(gpu, reserve.max_outputs)?,
+            sample: SampleState::new(gpu, reserve.max_outputs, reserve.vocab)?,
             layout: layout(reserve),
             reserve: reserve.clone(),
             tokens: 0,

@@ -221,11 +221,11 @@ fn borders_are_exact() {
     // Four equal weights are told apart by the two highest bits; one of 0 is never met.
     for position in 0..100 {
         let [_, high, ..] = philox4x32_10([position, 0, 0, 0], [9, 0]);
-        let position = u64::from(position);
-        assert_eq!(draw(&[1, 1, 1, 1], 9, position), Some(high as usize >> 30));
-        assert_eq!(draw(&[0, 1, 0, 1, 0], 9, position), Some(1 + 2 * (high as usize >> 31)));
+        let random = SampleSpec { seed: 9, position: position.into(), ..FREE }.random();
+        assert_eq!(draw(&[1, 1, 1, 1], random), Some(high as usize >> 30));
+        assert_eq!(draw(&[0, 1, 0, 1, 0], random), Some(1 + 2 * (high as usize >> 31)));
     }
-    assert_eq!(draw(&[0, 0], 0, 0), None);
+    assert_eq!(draw(&[0, 0], 0), None);
 }
 
 #[test]
