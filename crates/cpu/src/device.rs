@@ -439,6 +439,14 @@ impl Device for CpuDevice {
         State::bytes(reserve, &self.ropes, self.pool.threads(), self.numerics)
     }
 
+    fn keeps_file(&self) -> bool {
+        self.repack == Repack::Off
+    }
+
+    fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
+        Ok(crate::detect::memory_available())
+    }
+
     fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         self.state()?.begin(batch)?;
         self.prepare_ropes()

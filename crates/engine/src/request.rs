@@ -44,6 +44,14 @@ pub enum RequestError {
         /// Which field.
         field: &'static str,
     },
+    /// A prompt that the context does not hold.
+    #[error("the prompt has {tokens} tokens, the context holds {context}")]
+    Prompt {
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens that the context holds.
+        context: usize,
+    },
     /// Too many items.
     #[error("{field} has {found}, at most {max} are possible")]
     TooLong {
@@ -91,7 +99,9 @@ impl Request {
         if self.prompt.is_empty() {
             return Err(RequestError::Empty { field: "prompt" });
         }
-        count("prompt tokens", self.prompt.len(), positions)?;
+        if self.prompt.len() > positions {
+            return Err(RequestError::Prompt { tokens: self.prompt.len(), context: positions });
+        }
         known("prompt", &self.prompt)?;
         known("stop.tokens", &self.stop.tokens)?;
         count("stop.strings", self.stop.strings.len(), MAX_STOP_STRINGS)?;
@@ -159,7 +169,7 @@ mod tests {
         assert_eq!(error(|r| r.prompt.clear()), RequestError::Empty { field: "prompt" });
         assert_eq!(
             error(|r| r.prompt = vec![0; context + 1]),
-            RequestError::TooLong { field: "prompt tokens", found: context + 1, max: context }
+            RequestError::Prompt { tokens: context + 1, context }
         );
         assert_eq!(error(|r| r.prompt.push(id)), RequestError::Token { field: "prompt", id, vocab });
         assert_eq!(

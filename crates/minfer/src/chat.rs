@@ -17,11 +17,11 @@ use minfer_engine::executor::{Executor, Limits, RowOutput, StepError, StepOutput
 use minfer_engine::sampling::{Scratch, sample_adjusted};
 use minfer_engine::{SamplingParams, Session, StopMatcher};
 use minfer_gguf::Gguf;
-use minfer_tokenizer::{AnswerEvent, AnswerFormat, AnswerParser, ChatTemplate, Overrides, Tokenizer};
+use minfer_tokenizer::{AnswerEvent, AnswerFormat, AnswerParser, ChatTemplate, Tokenizer};
 
 use crate::llm::text::Characters;
 use crate::llm::{self, prompt_tokens, render};
-use crate::{AnyModel, Error, Loaded, Options, load_model};
+use crate::{AnyModel, Error, Loaded, Options, load_model, model_vocabulary};
 
 pub use conversation::Conversation;
 pub use record::{ModelId, Record, RecordError};
@@ -98,7 +98,8 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// [`Error::NoChatTemplate`], before anything is loaded; [`Error::Tokenizer`], [`Error::Model`].
+    /// [`Error::NoChatTemplate`], before anything is loaded; [`Error::Vocabulary`], [`Error::Rows`],
+    /// [`Error::Tokenizer`], [`Error::Model`].
     pub fn from_gguf(
         gguf: &Arc<Gguf>,
         options: &Options,
@@ -106,8 +107,7 @@ impl Chat {
     ) -> Result<Chat, Error> {
         let start = Instant::now();
         let template = ChatTemplate::from_gguf(gguf.metadata())?.ok_or(Error::NoChatTemplate)?;
-        let overrides = Overrides { pre: options.pre.as_deref() };
-        let tokenizer = Tokenizer::from_gguf_with(gguf.metadata(), overrides)?;
+        let tokenizer = model_vocabulary(gguf, options.pre.as_deref())?;
         let Loaded { model, .. } = load_model(gguf, options, progress)?;
         let session = Session::new(model.limits()).map_err(failed)?;
         Ok(Chat {

@@ -109,8 +109,14 @@ pub(crate) fn main() -> ExitCode {
 /// Prints help to stdout or what is wrong with the usage to stderr, and gives the exit code.
 fn usage(e: &clap::Error) -> ExitCode {
     let help = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    // A closed pipe is the only way for this to fail.
-    let _ = e.print();
+    match e.print() {
+        // The reader has seen enough.
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            terminal::note(&format!("minfer: {e}"));
+            return ExitCode::FAILURE;
+        }
+        _ => {}
+    }
     if let Some(hint) = llama::hint(e) {
         terminal::note(&format!("\n{hint}"));
     }

@@ -23,9 +23,11 @@ pub mod perplexity;
 mod random;
 pub mod source;
 pub mod synth;
+mod vocabulary;
 
 pub use device::{AnyModel, DeviceChoice, Loaded, gpu_unavailable, load_model};
 pub use llm::{Error, Generate, Generation, Llm, Message, Options, Piece, Summary};
+pub use vocabulary::{model_vocabulary, vocabulary};
 
 pub use minfer_cpu as cpu;
 #[cfg(feature = "cuda")]

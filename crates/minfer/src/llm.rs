@@ -13,12 +13,13 @@ use minfer_engine::{
 };
 use minfer_gguf::Gguf;
 use minfer_model::LoadOptions;
-use minfer_tokenizer::{ChatTemplate, EncodeOptions, Overrides, TemplateInput, Tokenizer};
+use minfer_tokenizer::{ChatTemplate, EncodeOptions, TemplateInput, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::device::{DeviceChoice, Loaded, load_model};
 use crate::facts::Facts;
 use crate::source::{Cache, Source, SourceError};
+use crate::vocabulary::model_vocabulary;
 use text::Characters;
 
 /// Why there is no text.
@@ -37,7 +38,27 @@ pub enum Error {
     /// A GPU that was asked for and cannot be used.
     #[error("no GPU: {0}")]
     Gpu(String),
-    /// A vocabulary or template that cannot be used.
+    /// A vocabulary that cannot be used.
+    #[error("{file}: {error}")]
+    Vocabulary {
+        /// The file.
+        file: String,
+        /// Why.
+        error: minfer_tokenizer::Error,
+    },
+    /// An embedding without rows for all tokens.
+    #[error("{file}: tensor \"{tensor}\" has {rows} rows for a vocabulary of {tokens} tokens")]
+    Rows {
+        /// The file.
+        file: String,
+        /// The embedding.
+        tensor: String,
+        /// Its rows.
+        rows: u64,
+        /// Tokens of the vocabulary.
+        tokens: u64,
+    },
+    /// A template that cannot be used, or that refuses a conversation.
     #[error(transparent)]
     Tokenizer(#[from] minfer_tokenizer::Error),
     /// The engine does not start.
@@ -151,15 +172,14 @@ impl Llm {
     ///
     /// # Errors
     ///
-    /// [`Error::Model`], [`Error::Tokenizer`], [`Error::Start`].
+    /// [`Error::Vocabulary`], [`Error::Rows`], [`Error::Tokenizer`], [`Error::Model`], [`Error::Start`].
     pub fn from_gguf(
         gguf: &Arc<Gguf>,
         options: &Options,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Llm, Error> {
         let start = Instant::now();
-        let overrides = Overrides { pre: options.pre.as_deref() };
-        let tokenizer = Tokenizer::from_gguf_with(gguf.metadata(), overrides)?;
+        let tokenizer = model_vocabulary(gguf, options.pre.as_deref())?;
         for warning in tokenizer.warnings() {
             tracing::info!("vocabulary: {warning}");
         }

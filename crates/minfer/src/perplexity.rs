@@ -27,7 +27,7 @@ pub enum Error {
         needed: usize,
     },
     /// The window is too short to score anything, or longer than the model's memory allows.
-    #[error("a window of {n_ctx} tokens: expected 4 to {capacity}")]
+    #[error("a window of {n_ctx} tokens: expected {SHORTEST_WINDOW} to {capacity}")]
     Window {
         /// Tokens of a window.
         n_ctx: usize,
@@ -61,6 +61,9 @@ pub enum Error {
         what: String,
     },
 }
+
+/// Tokens of a window at least: with fewer nothing, or next to nothing, is scored.
+pub const SHORTEST_WINDOW: usize = 4;
 
 /// What to score.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +113,7 @@ impl Task<'_> {
         let failed = |window, e: &dyn std::fmt::Display| Error::Model { window, what: e.to_string() };
         let limits = executor.limits().clone();
         let mut session = Session::new(&limits).map_err(|e| failed(0, &e))?;
-        if self.n_ctx < 4 || self.n_ctx > session.capacity() {
+        if self.n_ctx < SHORTEST_WINDOW || self.n_ctx > session.capacity() {
             return Err(Error::Window { n_ctx: self.n_ctx, capacity: session.capacity() });
         }
         if self.windows() == 0 {

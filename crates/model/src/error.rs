@@ -87,7 +87,7 @@ pub enum Error {
     /// A device without the memory.
     #[error(
         "the model does not fit: {} are needed (weights {}, cache for {context} tokens {}, activations {}), {} are free; {}",
-        size(plan.total()), size(plan.weights), size(plan.kv), size(plan.activations), size(*free), would_fit(plan, *free, *fits)
+        size(plan.total()), size(plan.weights.saturating_sub(plan.mapped)), size(plan.kv), size(plan.activations), size(*free), would_fit(plan, *free, *fits)
     )]
     Memory {
         /// What is needed.
@@ -106,8 +106,10 @@ pub enum Error {
 
 fn would_fit(plan: &MemoryPlan, free: u64, fits: usize) -> String {
     match fits {
-        0 if plan.weights > free => "the weights alone are too large".to_owned(),
-        0 if plan.loading > free => format!("loading alone takes {}", size(plan.loading)),
+        0 if plan.weights.saturating_sub(plan.mapped) > free => "the weights alone are too large".to_owned(),
+        0 if plan.loading.saturating_sub(plan.mapped) > free => {
+            format!("loading alone takes {}", size(plan.loading))
+        }
         0 => "no context fits".to_owned(),
         context => format!("a context of {context} tokens fits"),
     }

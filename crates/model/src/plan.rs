@@ -44,6 +44,8 @@ impl Default for LoadOptions {
 pub struct MemoryPlan {
     /// Tensors, as they lie on the device.
     pub weights: u64,
+    /// What of them stays in the pages of the file, which the system takes back when memory is short.
+    pub mapped: u64,
     /// The most that they take at a time while they are loaded.
     pub loading: u64,
     /// Keys and values of all sequences at full length.
@@ -55,10 +57,10 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The most that is taken at a time.
+    /// The most that is taken at a time, beside the pages of the file.
     pub fn total(&self) -> u64 {
         let all = [self.weights, self.kv, self.activations].into_iter().fold(0, u64::saturating_add);
-        all.max(self.loading)
+        all.max(self.loading).saturating_sub(self.mapped)
     }
 }
 
@@ -185,6 +187,7 @@ impl Bound {
         let full = spec.layers.iter().filter(|l| l.mask == Mask::Full);
         Ok(MemoryPlan {
             weights: memory.weights,
+            mapped: memory.mapped,
             loading: memory.loading,
             kv,
             kv_per_token: full.map(|l| types.bytes(l.heads.kv * l.heads.dim) as u64).sum(),
@@ -192,7 +195,7 @@ impl Bound {
         })
     }
 
-    /// Refuses to load what a device with memory of its own has too little of, and tells what it has enough for.
+    /// Refuses to load what a device has too little memory for, and tells what it has enough for.
     pub(crate) fn check_memory<D: Device>(
         &self,
         spec: &DecoderSpec,
@@ -251,9 +254,10 @@ mod tests {
 
     #[test]
     fn the_most_at_a_time_is_loading_or_running() {
-        let plan = MemoryPlan { weights: 10, loading: 15, kv: 1, kv_per_token: 1, activations: 2 };
+        let plan = MemoryPlan { weights: 10, mapped: 0, loading: 15, kv: 1, kv_per_token: 1, activations: 2 };
         assert_eq!(plan.total(), 15);
         assert_eq!(MemoryPlan { kv: 100, ..plan }.total(), 112);
+        assert_eq!(MemoryPlan { kv: 100, mapped: 10, ..plan }.total(), 102);
         assert_eq!(MemoryPlan { kv: u64::MAX, ..plan }.total(), u64::MAX);
     }
 }

@@ -470,9 +470,14 @@ pub trait Device {
             Holding::Tied(_) | Holding::Rope(_) => 0,
         };
         let weights = holdings.iter().map(bytes).sum();
-        Ok(Memory { weights, loading: weights, reserved: self.reserve_bytes(reserve) })
+        let mapped = if self.keeps_file() { weights } else { 0 };
+        Ok(Memory { weights, mapped, loading: weights, reserved: self.reserve_bytes(reserve) })
     }
-    /// Bytes of its own memory that are free; `None` from a device that has none of its own.
+    /// Whether tensors stay in the pages of the file, and are read there.
+    fn keeps_file(&self) -> bool {
+        false
+    }
+    /// Bytes of the memory that it would take that are free, if it knows.
     ///
     /// # Errors
     /// [`DeviceError::Fault`].

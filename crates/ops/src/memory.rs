@@ -22,6 +22,8 @@ pub enum Holding<'a> {
 pub struct Memory {
     /// What the loaded weights hold.
     pub weights: u64,
+    /// What of them stays in the pages of the file: when memory is short the system takes those back by itself.
+    pub mapped: u64,
     /// The most that loading holds at a time: a device may need a tensor twice while it rearranges it.
     pub loading: u64,
     /// Cache and activations.
@@ -29,9 +31,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The most that is held at a time.
+    /// The most that is held at a time, beside the pages of the file.
     pub fn needed(&self) -> u64 {
-        self.loading.max(self.weights.saturating_add(self.reserved))
+        self.loading.max(self.weights.saturating_add(self.reserved)).saturating_sub(self.mapped)
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) fn memory(holdings: &[Holding<'_>], reserve: &Reserve) -> Result<Memo
     }
     let pairs: Vec<usize> = ropes.iter().map(|rope| rope.inv_freq.len()).collect();
     let reserved = State::bytes(reserve, &pairs).saturating_add(WORKING);
-    Ok(Memory { weights, loading, reserved })
+    Ok(Memory { weights, mapped: 0, loading, reserved })
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ fn invalid_requests_are_refused() {
     assert_eq!(engine.capacity(), 96);
     assert_eq!(read(engine.submit(greedy(&[1; 96], 9)).unwrap()).0.len(), 1);
     let refused = engine.submit(greedy(&[1; 97], 1)).unwrap_err();
-    assert!(matches!(refused, SubmitError::Invalid(RequestError::TooLong { found: 97, max: 96, .. })));
+    assert!(matches!(refused, SubmitError::Invalid(RequestError::Prompt { tokens: 97, context: 96 })));
 }
 
 #[test]

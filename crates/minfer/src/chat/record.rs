@@ -120,7 +120,12 @@ impl Record {
     pub fn load(path: &Path) -> Result<Record, RecordError> {
         let io = |error| RecordError::Io { action: "read", path: path.display().to_string(), error };
         let bad = |what: String| RecordError::NotAChat { path: path.display().to_string(), what };
-        let length = std::fs::metadata(path).map_err(io)?.len();
+        let metadata = std::fs::metadata(path).map_err(io)?;
+        if !metadata.is_file() {
+            // Opening a pipe would wait for somebody at its other end.
+            return Err(bad("it is no regular file".to_owned()));
+        }
+        let length = metadata.len();
         if length > MAX_BYTES {
             return Err(bad(format!("{length} bytes, at most {MAX_BYTES} are read")));
         }

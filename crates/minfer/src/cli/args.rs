@@ -11,7 +11,7 @@ use minfer::engine::SamplingParams;
 use minfer::gguf::Gguf;
 use minfer::model::{KvType, KvTypes, LoadOptions};
 use minfer::source::{Cache, Source};
-use minfer::tokenizer::{Overrides, Tokenizer};
+use minfer::tokenizer::Tokenizer;
 
 use super::terminal;
 
@@ -39,8 +39,12 @@ pub(super) struct VocabularyArgs {
 impl VocabularyArgs {
     /// The tokenizer of a file.
     pub(super) fn tokenizer(&self, gguf: &Gguf) -> Result<Tokenizer> {
-        let overrides = Overrides { pre: self.pre.as_deref() };
-        Tokenizer::from_gguf_with(gguf.metadata(), overrides).context("cannot read the vocabulary")
+        minfer::vocabulary(gguf, self.pre.as_deref()).context("cannot read the vocabulary")
+    }
+
+    /// The tokenizer of a file whose weights are to be loaded.
+    pub(super) fn model_tokenizer(&self, gguf: &Gguf) -> Result<Tokenizer> {
+        minfer::model_vocabulary(gguf, self.pre.as_deref()).context("cannot load the model")
     }
 }
 

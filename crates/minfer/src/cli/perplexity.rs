@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use minfer::engine::executor::Executor;
 use minfer::gguf::Gguf;
 use minfer::model::LoadOptions;
-use minfer::perplexity::{Divergence, LogitsReader, LogitsWriter, Perplexity, Task};
+use minfer::perplexity::{Divergence, LogitsReader, LogitsWriter, Perplexity, SHORTEST_WINDOW, Task};
 use minfer::tokenizer::{EncodeOptions, Tokenizer};
 use minfer::{Options, load_model};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::args::{
     CacheArgs, DeviceArgs, ModelArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage,
 };
-use super::terminal::{bar, print, read_file, stderr_is_terminal, with_load_bar};
+use super::terminal::{bar, print, read_file, stderr_is_terminal, utf8, with_load_bar};
 
 /// Bytes of logits in one step at most.
 const LOGITS_BYTES: usize = 256 << 20;
@@ -34,8 +34,8 @@ pub(super) struct Args {
     /// The text
     #[arg(short, long, value_name = "FILE", required_unless_present = "kl_base", conflicts_with = "kl_base")]
     file: Option<PathBuf>,
-    /// Tokens of a window
-    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = parse_positive)]
+    /// Tokens of a window, at least 4
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = parse_window)]
     ctx: usize,
     /// Compare with the logits in this file, as --kl-save or llama-perplexity wrote them; it has the text too
     #[arg(long, alias = "kl-divergence-base", value_name = "FILE")]
@@ -62,7 +62,7 @@ impl Args {
     pub(super) fn run(self) -> Result<()> {
         let gguf = open(&self.model.model)?;
         self.check_save(&gguf)?;
-        let tokenizer = self.vocabulary.tokenizer(&gguf)?;
+        let tokenizer = self.vocabulary.model_tokenizer(&gguf)?;
         // The model may have more logits than the vocabulary has tokens: its own number counts.
         let vocab = minfer::model::DecoderSpec::from_gguf(&gguf)?.vocab;
         let mut base = self.kl_base.as_deref().map(|path| LogitsReader::open(path, vocab)).transpose()?;
@@ -134,11 +134,19 @@ impl Args {
 
     fn text(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
         let Some(path) = &self.file else { return Err(usage("no text: give it by --file")) };
-        let mut bytes = read_file(path)?;
-        if bytes.last() == Some(&b'\n') {
-            bytes.pop();
+        let text = utf8(read_file(path)?, &path.display().to_string())?;
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        Ok(tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false }))
+    }
+}
+
+/// Tokens of a window: enough for something to be scored.
+fn parse_window(given: &str) -> Result<usize, String> {
+    match parse_positive(given)? {
+        n if n < SHORTEST_WINDOW => {
+            Err(format!("a window of {n} tokens is too short to score anything: at least {SHORTEST_WINDOW}"))
         }
-        Ok(tokenizer.encode_bytes(&bytes, EncodeOptions { add_special: true, parse_special: false }))
+        n => Ok(n),
     }
 }
 

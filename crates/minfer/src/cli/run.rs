@@ -17,7 +17,7 @@ use super::args::{
     ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage,
 };
 use super::interrupt::{interrupted, on_interrupt};
-use super::terminal::{note, read_stdin, with_load_bar};
+use super::terminal::{note, read_stdin, utf8, with_load_bar};
 
 /// Answer a prompt
 ///
@@ -97,7 +97,7 @@ impl Args {
             return Ok(prompt.clone());
         }
         let bytes = read_stdin()?.ok_or_else(|| usage("no prompt: give it as an argument or on stdin"))?;
-        let mut text = String::from_utf8(bytes).context("the prompt on stdin is not UTF-8")?;
+        let mut text = utf8(bytes, "the prompt on stdin")?;
         if text.ends_with('\n') {
             text.pop();
         }

@@ -7,7 +7,7 @@ use jiff::Zoned;
 use jiff::fmt::temporal::DateTimeParser;
 use jiff::tz::TimeZone;
 use minfer::source::Source;
-use minfer::tokenizer::{ChatTemplate, TemplateInput, Tokenizer};
+use minfer::tokenizer::{ChatTemplate, TemplateInput};
 use serde_json::{Map, Value};
 
 use super::args::{open, parse_source, usage};
@@ -55,7 +55,7 @@ impl Args {
         };
         let gguf = source.as_ref().map(open).transpose()?;
         if let Some(gguf) = &gguf {
-            let tokenizer = Tokenizer::from_gguf(gguf.metadata()).context("cannot read the vocabulary")?;
+            let tokenizer = minfer::vocabulary(gguf, None).context("cannot read the vocabulary")?;
             let text =
                 |id: Option<u32>| id.and_then(|id| tokenizer.piece(id)).unwrap_or_default().into_owned();
             input.bos = text(tokenizer.bos());

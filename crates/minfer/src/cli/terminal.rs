@@ -4,7 +4,7 @@
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use minfer::source::{Progress, Source};
 
@@ -58,6 +58,14 @@ pub(super) fn read_stdin() -> Result<Option<Vec<u8>>> {
 /// All bytes of a file.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Text from `whence`, as a person names it: what is not UTF-8 is refused, not replaced.
+pub(super) fn utf8(bytes: Vec<u8>, whence: &str) -> Result<String> {
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        anyhow!("{whence} is not UTF-8: byte {at} is {:#04x}", e.as_bytes().get(at).copied().unwrap_or(0))
+    })
 }
 
 /// A bar on stderr; invisible if stderr is not a terminal.

@@ -6,11 +6,11 @@ use anyhow::{Context, Result, bail};
 use minfer::tokenizer::{EncodeOptions, Special};
 
 use super::args::{ModelArgs, VocabularyArgs, open, usage};
-use super::terminal::{print, read_file, read_stdin};
+use super::terminal::{print, read_file, read_stdin, utf8};
 
 /// Show the tokens of a text
 ///
-/// The text is taken byte for byte: from the argument, a file, or stdin. BOS and EOS are added as the model's file
+/// The text, which is UTF-8, is taken byte for byte: from the argument, a file, or stdin. BOS and EOS are added as the model's file
 /// says, and special tokens in the text are parsed.
 #[derive(clap::Args)]
 #[command(
@@ -42,15 +42,17 @@ impl TokenizeArgs {
     /// Runs the command.
     pub(super) fn run(self) -> Result<()> {
         let text = match (self.text, self.file) {
-            (Some(text), _) => text.into_bytes(),
-            (None, Some(path)) => read_file(&path)?,
-            (None, None) => read_stdin()?
-                .ok_or_else(|| usage("no text: give it as an argument, by --file, or on stdin"))?,
+            (Some(text), _) => text,
+            (None, Some(path)) => utf8(read_file(&path)?, &path.display().to_string())?,
+            (None, None) => {
+                let bytes = read_stdin()?
+                    .ok_or_else(|| usage("no text: give it as an argument, by --file, or on stdin"))?;
+                utf8(bytes, "the text on stdin")?
+            }
         };
         let tokenizer = self.vocabulary.tokenizer(&*open(&self.model.model)?)?;
         let special = !self.no_special;
-        let ids =
-            tokenizer.encode_bytes(&text, EncodeOptions { add_special: special, parse_special: special });
+        let ids = tokenizer.encode(&text, EncodeOptions { add_special: special, parse_special: special });
         if !self.pieces {
             return print(format!("{}\n", serde_json::to_string(&ids)?));
         }
@@ -98,11 +100,11 @@ impl DetokenizeArgs {
     pub(super) fn run(self) -> Result<()> {
         let text = match (self.ids, self.file) {
             (Some(ids), _) => ids,
-            (None, Some(path)) => String::from_utf8(read_file(&path)?).context("the ids are no text")?,
+            (None, Some(path)) => utf8(read_file(&path)?, &path.display().to_string())?,
             (None, None) => {
                 let bytes = read_stdin()?
                     .ok_or_else(|| usage("no ids: give them as an argument, by --file, or on stdin"))?;
-                String::from_utf8(bytes).context("the ids are no text")?
+                utf8(bytes, "what is on stdin")?
             }
         };
         let ids = parse_ids(&text)?;

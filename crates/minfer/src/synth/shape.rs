@@ -151,6 +151,15 @@ impl Shape {
         if !self.head_dim.is_multiple_of(2) {
             return Some(format!("head_dim {} is odd", self.head_dim));
         }
+        if !(self.rope_base > 1.0 && self.rope_base.is_finite()) {
+            return Some(format!("rope_base is {}: expected a number above 1", self.rope_base));
+        }
+        if !(self.rms_eps >= 0.0 && self.rms_eps.is_finite()) {
+            return Some(format!("rms_eps is {}: expected a number of at least 0", self.rms_eps));
+        }
+        if self.llama3_factor.is_some_and(|factor| !(factor > 0.0 && factor.is_finite())) {
+            return Some("llama3_factor is no number above 0".to_owned());
+        }
         match (self.family, self.window) {
             (Family::Gemma3, None | Some(0)) => {
                 return Some("window is absent or 0: gemma3 has one".to_owned());

@@ -69,3 +69,67 @@ fn a_context_that_the_model_cannot_have_is_refused() {
     let text = fails(&["bench", "-m", tiny_model(), "-p", "300", "-n", "0", "-r", "1"], 1);
     assert!(text.contains("300"), "{text}");
 }
+
+#[test]
+fn text_that_is_not_utf8_is_refused_with_its_first_wrong_byte() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("text.txt");
+    std::fs::write(&path, b"caf\xe9 au lait").expect("a file");
+    let name = path.to_str().expect("UTF-8");
+    for args in [["tokenize", "-m", tiny_model(), "-f", name], ["perplexity", "-m", tiny_model(), "-f", name]]
+    {
+        let text = refused(&path, &args);
+        assert!(text.contains("byte 3 is 0xe9"), "{text}");
+    }
+    let output = run_with_input(&["tokenize", "-m", tiny_model()], b"\xff");
+    let text = check_failure(&output, 1, "stdin");
+    assert!(text.contains("stdin") && text.contains("byte 0"), "{text}");
+}
+
+#[test]
+fn an_embedding_without_rows_for_all_tokens_is_refused() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut bytes = std::fs::read(tiny_model()).expect("the model is there");
+    let name = b"token_embd.weight";
+    let at = bytes.windows(name.len()).position(|w| w == name).expect("the tensor is there") + name.len();
+    // Number of dimensions, columns, rows.
+    bytes[at + 4 + 8..][..8].copy_from_slice(&1000u64.to_le_bytes());
+    let path = dir.path().join("short.gguf");
+    std::fs::write(&path, bytes).expect("a file");
+    let model = path.to_str().expect("UTF-8");
+    for args in [&["run", "-m", model, "x"][..], &["chat", "-m", model]] {
+        let text = refused(&path, args);
+        assert!(text.contains("1000 rows for a vocabulary of 1024 tokens"), "{text}");
+    }
+}
+
+#[test]
+fn an_error_about_the_vocabulary_names_the_file() {
+    let path = Path::new(tiny_model());
+    for args in [
+        &["run", "-m", tiny_model(), "--pre", "nonsense", "x"][..],
+        &["tokenize", "-m", tiny_model(), "--pre", "nonsense", "x"],
+    ] {
+        let text = refused(path, args);
+        assert!(text.contains("nonsense"), "{text}");
+    }
+}
+
+/// Keys and values of two tebibytes; what fits is said, and fits.
+#[test]
+fn a_cache_that_the_memory_does_not_hold_is_refused_before_anything_is_loaded() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let shape = dir.path().join("shape.json");
+    let json = serde_json::json!({"name": "wide", "family": "llama", "n_layer": 4, "d_model": 64, "d_ff": 64,
+        "n_head": 16, "n_head_kv": 16, "head_dim": 64, "n_vocab": 512, "n_ctx": 1 << 26, "rope_base": 10000, "tied": true});
+    std::fs::write(&shape, json.to_string()).expect("the shape is written");
+    let model = dir.path().join("wide.gguf");
+    let (shape, model) = (shape.to_str().expect("UTF-8"), model.to_str().expect("UTF-8"));
+    succeeds(&["synth", shape, model, "--type", "f16"]);
+    let most = (1 << 26).to_string();
+    for more in [&[][..], &["--repack", "off"]] {
+        let args = ["run", "-m", model, "--ctk", "f32", "--ctv", "f32", "-c", &most, "x"];
+        let text = fails(&[&args[..], more].concat(), 1);
+        assert!(text.contains("2048.00 GiB") && text.contains("tokens fits"), "{text}");
+    }
+}

@@ -127,6 +127,18 @@ fn sessions_are_versioned_json_and_refuse_what_they_are_not() {
     assert_eq!(std::fs::read(&notes).expect("the file is there"), b"my notes");
 }
 
+/// A pipe would be waited for.
+#[cfg(unix)]
+#[test]
+fn sessions_are_saved_to_regular_files_only() {
+    let folder = Folder::new();
+    let pipe = folder.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    let (_, text) = talk_fails(&[], &format!("/save {pipe}\n"));
+    assert!(text.contains("no regular file"), "{text}");
+}
+
 #[test]
 fn answers_are_taken_back_and_given_again() {
     let folder = Folder::new();

@@ -249,6 +249,11 @@ fn synth_is_repeatable_and_leaves_nothing_behind_when_it_fails() {
     let out = dir.path().join("out.gguf");
     let text = fails(&["synth", shape.to_str().expect("UTF-8"), out.to_str().expect("UTF-8")], 1);
     assert!(text.contains("n_layer") && !out.exists(), "{text}");
+    let json = serde_json::json!({"name": "x", "family": "llama", "n_layer": 1, "d_model": 64, "d_ff": 64,
+        "n_head": 1, "n_head_kv": 1, "head_dim": 64, "n_vocab": 512, "n_ctx": 128, "rope_base": 0});
+    std::fs::write(&shape, json.to_string()).expect("a temporary file");
+    let text = fails(&["synth", shape.to_str().expect("UTF-8"), out.to_str().expect("UTF-8")], 1);
+    assert!(text.contains("rope_base is 0") && !out.exists(), "{text}");
 }
 
 /// A socket stands for what is not a regular file; a link's target is what is written.

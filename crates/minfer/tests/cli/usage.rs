@@ -109,3 +109,23 @@ fn flags_of_llama_cpp_are_answered() {
     assert!(output.status.success(), "{}", stderr(&output));
     fails(&["run", "-p", "hello", "twice"], 2);
 }
+
+#[test]
+fn numbers_that_leave_nothing_to_do_are_refused_in_words() {
+    let text = fails(&["perplexity", "-m", tiny_model(), "-f", "x", "-c", "1"], 2);
+    assert!(text.contains("too short to score anything"), "{text}");
+    let text = fails(&["run", "-m", tiny_model(), "-c", "1", "hello"], 1);
+    assert!(text.contains("the context holds 1"), "{text}");
+}
+
+/// A script that keeps the help in a file must hear of a full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for args in [&["--help"][..], &["--version"], &["run", "--help"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the device");
+        let output = minfer().args(args).stdout(full).output().expect("the binary runs");
+        let text = check_failure(&output, 1, "help");
+        assert!(text.contains("No space left"), "{text}");
+    }
+}
