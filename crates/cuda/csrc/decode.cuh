@@ -8,6 +8,7 @@
 #include "matmul.cuh"
 #include "prepare.cuh"
 #include "qt16.cuh"
+#include "qt16/integer.cuh"
 
 struct DecodeMatrix {
     const uint8_t* w;
@@ -29,8 +30,8 @@ struct DecodeArgs {
     uint32_t* clear;            // a maximum that a later kernel collects, or null
     int gated;
     int cols;
-    int segments;
-    int split;  // blocks of a cluster, each with its part of K, if the input's largest magnitude is known; or 1
+    int segment_bits;  // logarithm of the number of segments
+    int split_bits;    // and of the blocks of a cluster, each with its part of K, if nothing is asked of the whole row
     int finish;
     int act;
     float factor;
@@ -39,9 +40,81 @@ struct DecodeArgs {
 
 namespace decode {
 
-constexpr int WARPS = PREPARE_WARPS;
-// Units of a warp that are on their way or at hand.
-constexpr int DEPTH = 2;
+constexpr int WARPS = PREPARE_WARPS, WARP_BITS = 3;
+static_assert(1 << WARP_BITS == WARPS, "WARP_BITS");
+
+// The f16 profile.
+struct Half {
+    // Units of a warp that are on their way or at hand, and bytes of the input of one.
+    static constexpr int DEPTH = 2, X_BYTES = 2 * (QT_K + QT_SUMS);
+
+    // The input of units `part` to `part` + `len`; returns what undoes its scale. The block comes together afterwards.
+    __device__ __forceinline__ static float prepare(const RowArgs& row, RowBatch& batch, uint8_t* memory, int part, int len,
+                                                    float* reduce) {
+        half* x = reinterpret_cast<half*>(memory);
+        const float unscale = prepare_part(row, batch, FragmentRow(x, len * QT_K, 4 * threadIdx.x), part * QT_K,
+                                           (part + len) * QT_K, reduce);
+        __syncthreads();
+        return unscale;
+    }
+
+    // Sums of 16 rows.
+    struct Sums {
+        float acc[1][4] = {};
+
+        // Unit u of `units` in `memory`.
+        template <class Unit>
+        __device__ __forceinline__ void add(const QtRaw& raw, int lane, float w_scale, const uint8_t* memory, int units,
+                                            int u) {
+            const int t = lane % 4;
+            const half* x = reinterpret_cast<const half*>(memory);
+            const half* at = x + u * QT_K + t * 16;
+            const half* sums = x + units * QT_K + u * QT_SUMS + t * 4;
+            // All eight columns are the token: what the others add up is not looked at.
+            auto x_of = [&](int, int slab, uint4& low, uint4& high) {
+                low = *reinterpret_cast<const uint4*>(at + slab * 64);
+                high = *reinterpret_cast<const uint4*>(at + slab * 64 + 8);
+            };
+            auto sums_of = [&](int) { return *reinterpret_cast<const uint2*>(sums); };
+            multiply_unit<Unit, 1>(acc, raw, lane, w_scale, x_of, sums_of);
+        }
+
+        // f(row, sum) for the rows that this lane has.
+        template <class F>
+        __device__ __forceinline__ void each(int lane, F f) const {
+            if (lane % 4 != 0) return;
+            f(lane / 4, acc[0][0]);
+            f(lane / 4 + 8, acc[0][2]);
+        }
+    };
+};
+
+// The int8 profile.
+struct Int8 {
+    static constexpr int DEPTH = 2, X_BYTES = Q8_UNIT;
+
+    __device__ __forceinline__ static float prepare(const RowArgs& row, RowBatch& batch, uint8_t* memory, int part, int len,
+                                                    float* reduce) {
+        return prepare_part_q8(row, batch, memory, part * QT_K, (part + len) * QT_K, reduce);
+    }
+
+    struct Sums {
+        float acc = 0.0f;
+
+        template <class Unit>
+        __device__ __forceinline__ void add(const QtRaw& raw, int lane, float, const uint8_t* memory, int, int u) {
+            acc += multiply_one<Unit>(raw, lane, memory + u * Q8_UNIT);
+        }
+
+        template <class F>
+        __device__ __forceinline__ void each(int lane, F f) const {
+            if (lane % 4 < 2) f(lane / 4 + lane % 4 * 8, acc);
+        }
+    };
+};
+
+// Bytes of a unit at most.
+constexpr int MOST_BYTES = Qt8_0::BYTES;
 
 struct Shared {
     // Sums of the segments: [parity][turn and warp][row].
@@ -69,54 +142,74 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
+template <class Profile>
 __device__ __forceinline__ void body(const DecodeArgs& a) {
+    constexpr int DEPTH = Profile::DEPTH;
     // The row, and behind it the warps' rings of units.
-    extern __shared__ __align__(16) half x[];
+    extern __shared__ __align__(16) uint8_t x[];
     __shared__ Shared shared;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, t = lane % 4;
-    const int split = a.split, rank = split > 1 ? blockIdx.x % split : 0;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    // Segments, blocks of a cluster and what follows from them are powers of two: their logarithms are added, and nothing
+    // is divided.
+    const bool clustered = a.split_bits > 0, gated = a.gated;
+    const int rank = blockIdx.x & ((1 << a.split_bits) - 1);
     // The blocks of a cluster are there when the first store into one of them is.
-    if (split > 1) cluster_arrive();
-    int which = 0, block = split > 1 ? blockIdx.x / split : blockIdx.x;
+    if (clustered) cluster_arrive();
+    int which = 0, block = blockIdx.x >> a.split_bits;
     for (; which < 2 && block >= a.m[which].blocks; ++which) block -= a.m[which].blocks;
     const DecodeMatrix& m = a.m[which];
-    const bool gated = a.gated;
-    const int units = a.cols / QT_K, segments = a.segments, share = segments / split;
+    const int units = a.cols / QT_K, segments = 1 << a.segment_bits, share_bits = a.segment_bits - a.split_bits;
     // Row groups at a time. For a gated product those of gate and up alternate, and a pair is one work, if need be one
     // after the other.
-    const int slots = WARPS / share, each = gated ? 2 : 1, work = max(slots, each), turns = work / slots;
-    const int slot = warp / share, segment = rank * share + warp % share;
-    const int first = segment_begin(units, segments, segment), len = segment_begin(units, segments, segment + 1) - first;
-    const int part = segment_begin(units, segments, rank * share);
-    const int part_len = segment_begin(units, segments, (rank + 1) * share) - part;
-    const int groups = (m.rows + QT_ROWS - 1) / QT_ROWS * each;
-    const int rounds = (groups - block * work + m.blocks * work - 1) / (m.blocks * work) * turns;
+    const int slot_bits = WARP_BITS - share_bits, each_bits = gated ? 1 : 0, work_bits = max(slot_bits, each_bits);
+    const int turns = 1 << (work_bits - slot_bits), slot = warp >> share_bits;
+    const int segment = (rank << share_bits) + (warp & ((1 << share_bits) - 1));
+    auto begin = [&](int s) { return s * units >> a.segment_bits; };
+    const int first = begin(segment), len = begin(segment + 1) - first;
+    const int part = begin(rank << share_bits), part_len = begin((rank + 1) << share_bits) - part;
+    const int groups = (m.rows + QT_ROWS - 1) / QT_ROWS << each_bits, stride = m.blocks << work_bits;
 
-    auto address = [&](int round) {
-        // The last group instead of those beyond the end; its sums are dropped.
-        const int group = min((round / turns * m.blocks + block) * work + round % turns * slots + slot, groups - 1);
-        const uint8_t* w = group % each ? a.m[1].w : m.w;
-        return w + (static_cast<size_t>(group / each) * units + first) * m.unit_bytes;
+    // Where a warp's units are, one after the other: row groups alternate between gate and up if there are two, and the
+    // last one stands for those beyond the end, whose sums are dropped.
+    struct Cursor {
+        const uint8_t* at;
+        int work, turn, unit;  // `work`: its first row group
+    };
+    auto find = [&](Cursor& c) {
+        const int group = min(c.work + (c.turn << slot_bits) + slot, groups - 1);
+        const uint8_t* w = gated && group % 2 ? a.m[1].w : m.w;
+        c.at = w + static_cast<size_t>((group >> each_bits) * units + first) * m.unit_bytes + lane * 16;
+    };
+    auto advance = [&](Cursor& c, int bytes) {
+        c.at += bytes;
+        if (++c.unit == len) {
+            c.unit = 0;
+            if (++c.turn == turns) {
+                c.turn = 0;
+                c.work += stride;
+            }
+            find(c);
+        }
     };
     // Weights depend on no kernel before: they are asked for before waiting for one.
-    uint8_t* ring = reinterpret_cast<uint8_t*>(x + part_len * (QT_K + QT_SUMS)) + warp * DEPTH * m.unit_bytes;
-    const uint8_t* from = address(0);
-    int load_round = 0, load_unit = 0, load_place = 0;
-    auto load = [&] {
-        if (load_round < rounds) {
-            for (int i = lane * 16; i < m.unit_bytes; i += WARP * 16) {
-                copy_async16(ring + load_place * m.unit_bytes + i, from + i);
+    uint8_t* ring = x + part_len * Profile::X_BYTES + warp * DEPTH * m.unit_bytes;
+    Cursor ask = {nullptr, block << work_bits, 0, 0};
+    find(ask);
+    int load_place = 0;
+    // `bytes`: those of a unit, as a constant where the type is one.
+    auto load = [&](int bytes) {
+        if (ask.work < groups) {
+            uint8_t* to = ring + load_place * bytes + lane * 16;
+#pragma unroll
+            for (int i = 0; i < MOST_BYTES; i += WARP * 16) {
+                if (i + lane * 16 < bytes) copy_async16(to + i, ask.at + i);
             }
-            from += m.unit_bytes;
-            if (++load_unit == len) {
-                load_unit = 0;
-                if (++load_round < rounds) from = address(load_round);
-            }
+            advance(ask, bytes);
             if (++load_place == DEPTH) load_place = 0;
         }
         copy_commit();
     };
-    for (int i = 0; i < DEPTH; ++i) load();
+    for (int i = 0; i < DEPTH; ++i) load(m.unit_bytes);
     int place = 0;
     // What this kernel does without: the compiler leaves it out.
     RowArgs row = a.row;
@@ -125,8 +218,8 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
     row.norm.bias = nullptr;
     row.norm.kind = static_cast<int>(row.norm.kind == 0 ? Norm::None : Norm::Rms);
     if (blockIdx.x != 0) row.plain = nullptr;
-    // Row groups of a work whose sums end here, and where they begin.
-    const int own = work / each / split, e = threadIdx.x;
+    // Rows of a work whose sums end here.
+    const int own_bits = work_bits - each_bits - a.split_bits, e = threadIdx.x;
     const Finish finish = static_cast<Finish>(a.finish);
 
     RowBatch batch;
@@ -134,72 +227,62 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
     grid_wait();
 
     if (a.clear && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
-    const float unscale = prepare_part(row, batch, FragmentRow(x, part_len * QT_K, 4 * threadIdx.x),
-                                       part * QT_K, (part + part_len) * QT_K, shared.reduce);
-    __syncthreads();
-    if (split > 1) cluster_wait();
+    const float unscale = Profile::prepare(row, batch, x, part, part_len, shared.reduce);
+    if (clustered) cluster_wait();
 
+    int parity = 0;
 #pragma unroll 1
-    for (int round = 0; round < rounds; ++round) {
+    for (int at = block << work_bits; at < groups; at += stride) {
         // The element of the result that this thread will add up.
-        const int out_row = (((round / turns) * m.blocks + block) * (work / each) + rank * own) * QT_ROWS + e;
-        const bool mine = round % turns == turns - 1 && e < own * QT_ROWS && out_row < m.rows;
+        const int out_row = ((at >> each_bits) + (rank << own_bits)) * QT_ROWS + e;
+        const bool mine = e < QT_ROWS << own_bits && out_row < m.rows;
         float before = 0.0f, bias = 0.0f;
         if (mine && finish == Finish::Residual) before = __ldcg(m.out + out_row);
         if (mine && m.bias) bias = m.bias[out_row];
 
-        float acc[1][4] = {};
-        const bool second = gated && (turns == 1 ? slot % 2 : round % 2);
-        const float w_scale = second ? a.m[1].w_scale : m.w_scale;
-        // The choice among the types is made once for a round, not for each unit.
-        auto multiply = [&](auto unit) {
-            using Unit = decltype(unit);
+        // Turns follow each other in `partial`; works alternate between its halves.
+        float(*partial)[QT_ROWS] = shared.partial[parity];
+        parity ^= 1;
 #pragma unroll 1
-            for (int u = 0; u < len; ++u) {
-                const half* at = x + (first - part + u) * QT_K + t * 16;
-                const half* sums = x + part_len * QT_K + (first - part + u) * QT_SUMS + t * 4;
-                // All eight columns are the token: what the others add up is not looked at.
-                auto x_of = [&](int, int slab, uint4& low, uint4& high) {
-                    low = *reinterpret_cast<const uint4*>(at + slab * 64);
-                    high = *reinterpret_cast<const uint4*>(at + slab * 64 + 8);
-                };
-                auto sums_of = [&](int) { return *reinterpret_cast<const uint2*>(sums); };
-                const uint8_t* here = ring + place * m.unit_bytes;
-                if (++place == DEPTH) place = 0;
-                copy_wait<DEPTH - 1>();
-                __syncwarp();
-                QtRaw raw;
-                Unit::template load<FromShared>(raw, here, lane);
-                __syncwarp();
-                load();
-                multiply_unit<Unit, 1>(acc, raw, lane, w_scale, x_of, sums_of);
-            }
-        };
-        switch (static_cast<QtType>(m.type)) {
+        for (int turn = 0; turn < turns; ++turn) {
+            typename Profile::Sums sums;
+            const float w_scale = gated && ((turn << slot_bits) + slot) % 2 ? a.m[1].w_scale : m.w_scale;
+            // The choice among the types is made once, not for each unit.
+            auto multiply = [&](auto unit) {
+                using Unit = decltype(unit);
+#pragma unroll 1
+                for (int u = 0; u < len; ++u) {
+                    const uint8_t* here = ring + place * Unit::BYTES;
+                    if (++place == DEPTH) place = 0;
+                    copy_wait<DEPTH - 1>();
+                    __syncwarp();
+                    QtRaw raw;
+                    Unit::template load<FromShared>(raw, here, lane);
+                    __syncwarp();
+                    load(Unit::BYTES);
+                    sums.template add<Unit>(raw, lane, w_scale, x, part_len, first - part + u);
+                }
+            };
+            switch (static_cast<QtType>(m.type)) {
 #define CASE(Unit, name) \
     case QtType::name: multiply(Unit()); break;
-            MINFER_QT16(CASE)
+                MINFER_QT16(CASE)
 #undef CASE
-        }
-        // Turns of a work follow each other in `partial`; works alternate between its halves.
-        float(*partial)[QT_ROWS] = shared.partial[round / turns % 2];
-        if (lane % 4 == 0) {
-            if (split == 1) {
-                float* to = partial[round % turns * WARPS + slot * segments + segment];
-                to[lane / 4] = acc[0][0];
-                to[lane / 4 + 8] = acc[0][2];
-            } else {
-                const float* to = partial[slot % own * segments + segment];
-                store_in_cluster(to + lane / 4, slot / own, acc[0][0]);
-                store_in_cluster(to + lane / 4 + 8, slot / own, acc[0][2]);
             }
+            sums.each(lane, [&](int row, float sum) {
+                if (clustered) {
+                    const int at = (slot & ((1 << own_bits) - 1)) << a.segment_bits | segment;
+                    store_in_cluster(&partial[at][row], slot >> own_bits, sum);
+                } else {
+                    partial[((turn << slot_bits) + slot) << a.segment_bits | segment][row] = sum;
+                }
+            });
         }
-        if (round % turns != turns - 1) continue;
-        if (split == 1) {
-            __syncthreads();
-        } else {
+        if (clustered) {
             cluster_arrive();
             cluster_wait();
+        } else {
+            __syncthreads();
         }
         if (!mine) continue;
         // Segments in ascending order.
@@ -207,21 +290,21 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
             float sum = 0.0f;
 #pragma unroll
             for (int s = 0; s < WARPS; ++s) {
-                if (s < segments) sum += partial[slot * segments + s][e % QT_ROWS];
+                if (s < segments) sum += partial[(slot << a.segment_bits) + s][e % QT_ROWS];
             }
             return sum;
         };
-        float y = sum_of(e / QT_ROWS * each) * (m.w_unscale * unscale);
+        float y = sum_of(e / QT_ROWS << each_bits) * (m.w_unscale * unscale);
         if (m.bias) y += bias;
         if (gated) {
-            float up = sum_of(e / QT_ROWS * 2 + 1) * (a.m[1].w_unscale * unscale);
+            float up = sum_of((e / QT_ROWS << 1) + 1) * (a.m[1].w_unscale * unscale);
             if (a.m[1].bias) up += a.m[1].bias[out_row];
             y = activate(static_cast<Act>(a.act), y) * up;
         } else {
             y = finish_value(finish, y, a.factor, a.soft_cap, before);
         }
         m.out[out_row] = y;
-        if (gated) atomicMax(a.most, __float_as_uint(fabsf(y)));
+        if (gated && a.most) atomicMax(a.most, __float_as_uint(fabsf(y)));
     }
 }
 

@@ -18,7 +18,7 @@ enum class Finish : int {
 
 struct MatmulArgs {
     const uint8_t* w;      // the matrix in its layout
-    const half* x;         // [tokens][x_stride] at `fragment_place`, zero from `cols` to the next multiple of 64
+    const half* x;         // [tokens][x_stride] at `fragment_place`, zero behind its columns to the next multiple of 256
     const float* x_unscale;  // [tokens]: what undoes each row's power of two
     const float* bias;     // [rows], or null
     float* out;            // [tokens][out_stride]

@@ -107,7 +107,8 @@ struct RowBatch {
     __device__ __forceinline__ static float one(const RowArgs& a, const Moments& m, float x, float other, float weight,
                                                 float bias) {
         float y = x;
-        if (static_cast<Norm>(a.norm.kind) != Norm::None) y = (x - m.mean) * m.factor * weight + bias;
+        if (static_cast<Norm>(a.norm.kind) != Norm::None) y = (x - m.mean) * m.factor * weight;
+        if (static_cast<Norm>(a.norm.kind) != Norm::None && a.norm.bias) y += bias;
         y = activate(static_cast<Act>(a.act), y);
         return a.other ? y * other : y;
     }
@@ -221,8 +222,7 @@ struct TileRow {
     }
 };
 
-// Columns `begin` to `end` of a row, multiples of 64, to `out`, zero from n on; with sums of groups if they are multiples
-// of 256. Returns what undoes the row's power of two. `batch` has what
+// Columns `begin` to `end` of a row, multiples of 256, to `out` with sums of groups, zero from n on. Returns what undoes the row's power of two. `batch` has what
 // `load_norm` gives for `begin`. All threads of the block; no barrier after the last store.
 template <class Row>
 __device__ __forceinline__ float prepare_part(const RowArgs& a, RowBatch& batch, const Row& out, int begin, int end,
@@ -233,7 +233,6 @@ __device__ __forceinline__ float prepare_part(const RowArgs& a, RowBatch& batch,
     // A part has no moments to find, only a whole row.
     const Moments m = row_moments(a, batch, most, shared);
     const float scale = row_scale(most);
-    const bool sums = (end - begin) % 256 == 0;
     // QUADS is a multiple of 256: a thread's quads lie equally far from each other in the result.
     for (int first = 0; first < end - begin; first += BATCH * QUADS) {
         if (first != 0) {
@@ -243,27 +242,27 @@ __device__ __forceinline__ float prepare_part(const RowArgs& a, RowBatch& batch,
 #pragma unroll
         for (int j = 0; j < BATCH; ++j) {
             const int i = own + first + j * QUADS;
+            // What a whole warp has beyond the end; pairs of quads keep each other company.
+            if (j % 2 == 0 && i - 4 * static_cast<int>(threadIdx.x % WARP) >= end) break;
             const float4 y = i < a.n ? batch.value(a, m, j) : float4();
             const half2 low = __floats2half2_rn(y.x * scale, y.y * scale);
             const half2 high = __floats2half2_rn(y.z * scale, y.w * scale);
             if (i < end) out.values(first + j * QUADS, low, high);
             if (a.plain && i < a.n) *reinterpret_cast<float4*>(a.plain + i) = y;
-            if (sums) {
-                const float2 l = __half22float2(low), h = __half22float2(high);
-                float sum = (l.x + l.y) + (h.x + h.y);
+            const float2 l = __half22float2(low), h = __half22float2(high);
+            float sum = (l.x + l.y) + (h.x + h.y);
 #pragma unroll
-                for (int d = 1; d < 8; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-                if (threadIdx.x % 8 == 0 && i < end) {
-                    const half whole = __float2half_rn(sum);
-                    out.sum(first + j * QUADS, whole, __float2half_rn(sum - __half2float(whole)));
-                }
+            for (int d = 1; d < 8; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+            if (threadIdx.x % 8 == 0 && i < end) {
+                const half whole = __float2half_rn(sum);
+                out.sum(first + j * QUADS, whole, __float2half_rn(sum - __half2float(whole)));
             }
         }
     }
     return inverse_power(scale);
 }
 
-// A whole row, padded to a multiple of 64.
+// A whole row, padded to a multiple of 256.
 template <class Row>
 __device__ __forceinline__ float prepare_row(const RowArgs& a, const Row& out, int padded, float* shared) {
     RowBatch batch;

@@ -1,11 +1,11 @@
-// Kernels over rows of activations: norms, and the f16 profile's input of a product. A block per row.
-#include "prepare.cuh"
+// Kernels over rows of activations: norms, and inputs of products. A block per row.
+#include "prepare_int8.cuh"
 
 namespace {
 struct PrepareArgs {
     RowArgs row;             // of row 0
     const uint32_t* gather;  // row of x for each row of the result, or null
-    half* out;               // [rows][out_stride], see `prepare_part`
+    half* out;               // [rows][out_stride], see `prepare_part` and `prepare_part_q8`
     float* unscale;          // [rows]
     uint32_t* clear;         // [rows] that become zero, or null
     int x_stride;            // of x and other
@@ -25,11 +25,14 @@ struct NormRowsArgs {
 }  // namespace
 
 namespace {
-template <bool TILES>
+// What becomes of rows.
+enum class Form { Fragments, Tiles, Bytes };
+
+template <Form FORM>
 __device__ __forceinline__ void prepare(const PrepareArgs& a) {
     __shared__ float shared[2 * PREPARE_WARPS];
     grid_wait();
-    const int row = blockIdx.x, n = a.row.n, padded = (n + 63) / 64 * 64, thread = 4 * threadIdx.x;
+    const int row = blockIdx.x, n = a.row.n, padded = (n + QT_K - 1) / QT_K * QT_K, thread = 4 * threadIdx.x;
     const size_t from = static_cast<size_t>(a.gather ? a.gather[row] : row) * a.x_stride;
     RowArgs own = a.row;
     own.x += from;
@@ -38,7 +41,12 @@ __device__ __forceinline__ void prepare(const PrepareArgs& a) {
     if (own.most) own.most += row;
     if (a.clear && threadIdx.x == 0) a.clear[row] = 0;
     float unscale;
-    if (TILES) {
+    if (FORM == Form::Bytes) {
+        RowBatch batch;
+        batch.load_norm(own, thread);
+        uint8_t* out = reinterpret_cast<uint8_t*>(a.out + static_cast<size_t>(row) * a.out_stride);
+        unscale = prepare_part_q8(own, batch, out, 0, padded, shared);
+    } else if (FORM == Form::Tiles) {
         half* tile = a.out + static_cast<size_t>(row / TILE_TOKENS * TILE_TOKENS) * a.out_stride;
         unscale = prepare_row(own, TileRow(tile, padded, row % TILE_TOKENS, thread), padded, shared);
     } else {
@@ -49,8 +57,11 @@ __device__ __forceinline__ void prepare(const PrepareArgs& a) {
 }
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare_rows(const PrepareArgs a) { prepare<false>(a); }
-extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare_tiles(const PrepareArgs a) { prepare<true>(a); }
+#define KERNEL(name, FORM) \
+    extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) name(const PrepareArgs a) { prepare<FORM>(a); }
+KERNEL(prepare_rows, Form::Fragments)
+KERNEL(prepare_tiles, Form::Tiles)
+KERNEL(prepare_bytes, Form::Bytes)
 
 // A norm of whole rows, stored or added.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) norm_rows(const NormRowsArgs a) {

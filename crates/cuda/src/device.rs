@@ -16,6 +16,7 @@ use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, Unavailable};
 use crate::kernels::Kernels;
 use crate::launch::{Lane, Queue};
 use crate::matrix::{Matrix, WGMMA};
+use crate::numerics::Numerics;
 use minfer_ops::*;
 use state::State;
 use std::cell::Cell;
@@ -29,6 +30,8 @@ const GRAPH_TOKENS: usize = 16;
 pub struct CudaOptions {
     /// Number of the GPU.
     pub gpu: usize,
+    /// Numerics profile.
+    pub numerics: Numerics,
 }
 
 /// A GPU that runs a decoder.
@@ -44,6 +47,7 @@ pub struct CudaDevice {
     gated: Cell<usize>,
     /// Heads that the attention stage finishes itself.
     pending: Cell<Option<HeadsArgs>>,
+    numerics: Numerics,
     kernels: Kernels,
     gpu: Gpu,
 }
@@ -53,6 +57,7 @@ pub struct CudaDevice {
 struct Common {
     prepare_rows: Kernel,
     prepare_tiles: Kernel,
+    prepare_bytes: Kernel,
     norm_rows: Kernel,
     rope_angles: Kernel,
     finish_heads: Kernel,
@@ -66,6 +71,7 @@ struct Common {
     sample_bins: Kernel,
     sample_draw: Kernel,
     decode_matmul: Kernel,
+    decode_matmul_int8: Kernel,
     /// For heads of 64 and 128 channels; of short contexts, and of long ones.
     decode_attention: [Kernel; 2],
     decode_attention_deep: [Kernel; 2],
@@ -198,6 +204,7 @@ impl CudaDevice {
         let common = Common {
             prepare_rows: get("rows", "prepare_rows")?,
             prepare_tiles: get("rows", "prepare_tiles")?,
+            prepare_bytes: get("rows", "prepare_bytes")?,
             norm_rows: get("rows", "norm_rows")?,
             rope_angles: get("heads", "rope_angles")?,
             finish_heads: get("heads", "finish_heads")?,
@@ -212,6 +219,7 @@ impl CudaDevice {
             sample_bins: get("sample", "sample_bins")?,
             sample_draw: get("sample", "sample_draw")?,
             decode_matmul: with_shared("decode", "decode_matmul")?,
+            decode_matmul_int8: with_shared("decode_int8", "decode_matmul_int8")?,
             decode_attention: [
                 with_shared("decode_attention", "decode_attention_d64")?,
                 with_shared("decode_attention", "decode_attention_d128")?,
@@ -229,6 +237,7 @@ impl CudaDevice {
             keeps_normed: false,
             gated: Cell::new(0),
             pending: Cell::new(None),
+            numerics: options.numerics,
             kernels,
             gpu,
         })
@@ -246,6 +255,11 @@ impl CudaDevice {
     pub fn free_memory(&self) -> Result<u64, DeviceError> {
         self.gpu.make_current()?;
         Ok(self.gpu.free_memory()?)
+    }
+
+    /// Its numerics profile.
+    pub fn numerics(&self) -> Numerics {
+        self.numerics
     }
 
     /// Steps that were replayed as a graph so far.

@@ -14,13 +14,24 @@
 //!   `z·s` rounded to half (exact but for the smallest), with one rounding. Q4_K and Q5_K keep
 //!   their minima apart: the weight is `q·s` rounded once, and a step of its own per 256 columns adds `Σ m·Σx` over the
 //!   groups of 32, each sum of the input as a half and the half of what that lost. Types of blocks of 32 have tuned
-//!   kernels for rows of a multiple of 256 columns and others for the rest, with the same formula and bits.
+//!   kernels for rows that fill at least three quarters of their units of 256 columns, with zeros behind them, and others
+//!   for the rest, with the same formula and bits.
 //! - The input of a product is half precision under a power of two per token.
 //! - A product is a chain of `m16n8k16` tensor-core steps per segment of K ([`k_segments`]), in single precision;
 //!   segments are added in ascending order.
 //! - Attention takes 256-key segments at absolute positions, each with its own softmax partial, merged in ascending
 //!   order.
 //! - Norms, softmax sums and everything else are single precision, in an order that the shape fixes.
+//!
+//! # The `int8` profile
+//!
+//! As `f16`, but for products on tuned kernels; stages whose matrices do not all have them are as in `f16`, and so is a feed-forward stage that reads attention's normed input.
+//!
+//! - The input is bytes under a scale for every 32 values: the largest magnitude over 127. The factor of a root mean
+//!   square norm without bias is applied to the product.
+//! - Sums of codes times bytes over a group of the weight's type (16 or 32 columns) are integers. What follows is single
+//!   precision in one order, that of `csrc/qt16/integer.cuh`, for each 256 columns; these are added ascending in a segment
+//!   of K, segments ascending.
 //!
 //! So the bits of a token's keys, values and logits do not depend on the other tokens of a step, and a prompt that is
 //! fed whole, in pieces or token by token gives the same. No sum uses float atomics.
@@ -39,6 +50,7 @@ mod kernels;
 mod launch;
 #[cfg(feature = "cuda")]
 mod matrix;
+mod numerics;
 #[cfg(all(test, feature = "cuda"))]
 mod qt16;
 #[cfg(all(test, feature = "cuda"))]
@@ -50,6 +62,7 @@ pub use device::{CudaDevice, CudaOptions};
 pub use driver::{GpuInfo, Unavailable, gpus};
 #[cfg(feature = "cuda")]
 pub use kernels::{ARCHS, KERNEL_TYPES};
+pub use numerics::Numerics;
 
 /// Number of the K segments of a product with `k` columns: part of the profile, so a function of `k` alone. With K in
 /// units of 256, segment `s` begins at unit `s · units / k_segments(k)`, rounded down.

@@ -7,12 +7,14 @@ use crate::driver::{Buffer, Gpu, Kernel, Shape};
 use crate::k_segments;
 use crate::kernels::{KERNEL_TYPES, Kernels, QT16_TYPES};
 use crate::launch::Lane;
+use crate::numerics::Numerics;
 use minfer_ops::{DeviceError, GgmlType, Weight};
 
 /// Tokens up to which a product takes the kernel for few.
 const FEW_TOKENS: usize = 8;
-/// Tokens of a block of the kernel for many.
+/// Tokens of a block of the kernel for many, and for many as bytes.
 const TOKEN_TILE: usize = 32;
+const BYTES_TILE: usize = 16;
 /// The compute capability whose `wgmma` instructions the kernels for tiles are made of.
 pub(crate) const WGMMA: (i32, i32) = (9, 0);
 /// Tokens of an input's tile, `TILE_TOKENS` of `csrc/prepare.cuh`, and tokens from which tiles are worth it.
@@ -26,7 +28,18 @@ pub(crate) const ROW_TILE: usize = 16;
 /// Values that kernels read at a time.
 const OCTET: usize = 8;
 
-/// The input of a product: rows in half precision, each under a power of two.
+/// How rows of a product's input lie in memory, `Form` of `csrc/rows.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Halves as fragments.
+    Fragments,
+    /// Halves as tiles of [`TILE_TOKENS`] rows.
+    Tiles,
+    /// Bytes, of the int8 profile.
+    Bytes,
+}
+
+/// The input of a product: rows, each with a factor that its products are multiplied with.
 #[derive(Clone, Copy)]
 pub(crate) struct Input {
     pub(crate) x: Address,
@@ -34,8 +47,7 @@ pub(crate) struct Input {
     /// Halves from one row to the next.
     pub(crate) stride: usize,
     pub(crate) rows: usize,
-    /// Whether the rows are those of tiles, `TileRow` of `csrc/prepare.cuh`, instead of fragments.
-    pub(crate) tiles: bool,
+    pub(crate) form: Form,
 }
 
 /// Where a product goes.
@@ -59,6 +71,8 @@ pub(crate) enum Layout {
 /// Columns of a unit of QT16, and the sums that an input has for them (`QT_SUMS`).
 pub(crate) const UNIT_COLS: usize = 256;
 pub(crate) const UNIT_SUMS: usize = 16;
+/// Bytes of the int8 profile's input of a unit (`Q8_UNIT`).
+pub(crate) const UNIT_BYTES: usize = UNIT_COLS + UNIT_COLS / 32 * 8;
 /// Warps of a block of its kernels, each with a segment of K.
 pub(crate) const QT16_WARPS: usize = 8;
 /// Codes of types with QT16 are read as q · 2^-24, so scales are times 2^24 and must stay halves: weights go to
@@ -88,6 +102,8 @@ pub(crate) struct Matrix {
     products: Option<[Kernel; 2]>,
     /// Products with tiles of tokens, if there are kernels for them.
     tiled: Option<Tiled>,
+    /// Products with bytes, for few and for many tokens, in the int8 profile.
+    bytes: Option<[Kernel; 2]>,
     embed: Kernel,
 }
 
@@ -143,15 +159,21 @@ impl Matrix {
             scale: weight_scale(f32::from_bits(bits[0])) * if has_qt16 { QT16_SCALE } else { 1.0 },
             products: match has_qt16 && weight.ty.block_len() == UNIT_COLS {
                 true => None,
-                false => Some(products(kernels, "file", name)?),
+                false => Some(products(kernels, "file", name, TOKEN_TILE)?),
             },
             tiled: None,
+            bytes: None,
             embed: kernels.get("weights", &format!("embed_{name}"))?,
         })
     }
 
-    /// The same matrix in QT16, for products, if its type has tuned kernels and its rows are whole units.
-    pub(crate) fn tuned(&self, lane: Lane<'_>, kernels: &Kernels) -> Result<Option<Matrix>, DeviceError> {
+    /// The same matrix in QT16, for products in a profile, if its type has tuned kernels and its rows nearly fill units.
+    pub(crate) fn tuned(
+        &self,
+        lane: Lane<'_>,
+        kernels: &Kernels,
+        numerics: Numerics,
+    ) -> Result<Option<Matrix>, DeviceError> {
         let Some((units, unit_bytes)) = units(self.ty, self.rows, self.cols) else { return Ok(None) };
         let name = self.type_name;
         let data = lane.gpu.alloc::<u8>(units * unit_bytes, "weights")?;
@@ -163,21 +185,32 @@ impl Matrix {
             cols: self.cols as i32,
         };
         let kernel = kernels.get("matmul_qt16", &format!("repack_{name}"))?;
-        // SAFETY: rows of whole units of 256 values, as checked; the target holds all units.
+        // SAFETY: rows of whole blocks, as `load` checked; the target holds all units.
         unsafe { lane.enqueue(kernel, Shape::new([units, 1, 1], 256), &args)? };
         // The original may be dropped when this returns.
         lane.gpu.synchronize()?;
         Ok(Some(Matrix {
             data,
             layout: Layout::Qt16,
-            products: Some(products(kernels, "qt16", name)?),
+            products: Some(products(kernels, "qt16", name, TOKEN_TILE)?),
             tiled: tiled(lane.gpu, kernels, name, unit_bytes)?,
+            bytes: match numerics {
+                Numerics::F16 => None,
+                Numerics::Int8 => Some(products(kernels, "int8", name, BYTES_TILE)?),
+            },
             ..*self
         }))
     }
 
-    /// The matrix as the kernel for one token takes it, its result at `out`; `None` in another layout than QT16.
-    pub(crate) fn for_decode(&self, bias: Address, out: Address, blocks: usize) -> Option<DecodeMatrix> {
+    /// The matrix as the kernel for one token takes it whose input has this form, its result at `out`; `None` in another
+    /// layout than QT16.
+    pub(crate) fn for_decode(
+        &self,
+        form: Form,
+        bias: Address,
+        out: Address,
+        blocks: usize,
+    ) -> Option<DecodeMatrix> {
         if self.layout != Layout::Qt16 {
             return None;
         }
@@ -187,12 +220,20 @@ impl Matrix {
             bias,
             out,
             w_scale: self.scale,
-            w_unscale: 1.0 / self.scale,
+            w_unscale: if form == Form::Bytes { 1.0 } else { 1.0 / self.scale },
             rows: self.rows as i32,
             blocks: blocks as i32,
             ty: ty as i32,
             unit_bytes: QT16_TYPES[ty].1 as i32,
         })
+    }
+
+    /// Columns that its products go over: in QT16 those of whole units, zero behind its own.
+    pub(crate) fn k(&self) -> usize {
+        match self.layout {
+            Layout::File => self.cols,
+            Layout::Qt16 => self.cols.next_multiple_of(UNIT_COLS),
+        }
     }
 
     /// Whether products with this and `other` may be one launch.
@@ -203,6 +244,11 @@ impl Matrix {
     /// Whether products with `tokens` take tiles of them, which only such products do.
     pub(crate) fn takes_tiles(&self, tokens: usize) -> bool {
         self.tiled.is_some() && tokens >= MANY_TOKENS
+    }
+
+    /// Whether products with bytes are the profile's.
+    pub(crate) fn takes_bytes(&self) -> bool {
+        self.bytes.is_some()
     }
 
     /// How it lies in memory.
@@ -234,13 +280,14 @@ impl Matrix {
             out: output.out,
             row_bytes: self.row_bytes as u64,
             rows: self.rows as i32,
-            cols: self.cols as i32,
+            cols: self.k() as i32,
             x_stride: input.stride as i32,
             out_stride: output.stride as i32,
             tokens: input.rows as i32,
             segments: k_segments(self.cols) as i32,
             w_scale: self.scale,
-            w_unscale: 1.0 / self.scale,
+            // Bytes are multiplied with weights as they are.
+            w_unscale: if input.form == Form::Bytes { 1.0 } else { 1.0 / self.scale },
             finish,
             factor,
             soft_cap,
@@ -252,14 +299,18 @@ impl Matrix {
             // Row groups share a block if their segments leave warps.
             Layout::Qt16 => groups.div_ceil(QT16_WARPS / k_segments(self.cols)),
         };
-        let Some([few, many]) = self.products else {
-            return Err(DeviceError::Fault(format!("a product with {} in the file's layout", self.ty)));
+        let products = match input.form {
+            Form::Tiles => return tile_products(lane, &[(self, bias, output)], input, None),
+            Form::Fragments => self.products,
+            Form::Bytes => self.bytes,
         };
-        if input.tiles {
-            return tile_products(lane, &[(self, bias, output)], input, None);
-        }
+        let Some([few, many]) = products else {
+            let what = format!("no kernel for a product with {} in {:?}", self.ty, self.layout);
+            return Err(DeviceError::Fault(format!("{what}, input as {:?}", input.form)));
+        };
         let (kernel, tokens) = match input.rows {
             0..=FEW_TOKENS => (few, 1),
+            rows if input.form == Form::Bytes => (many, rows.div_ceil(BYTES_TILE)),
             rows => (many, rows.div_ceil(TOKEN_TILE)),
         };
         // SAFETY: the matrix is as loaded; input and output have `input.rows` rows, which stages take from the reserved
@@ -296,10 +347,12 @@ impl Matrix {
     }
 }
 
-/// Units of QT16 that a matrix has, and the bytes of one; `None` if it stays in the file's layout.
+/// Units of QT16 that a matrix has, and the bytes of one; `None` if it stays in the file's layout: rows that would grow by
+/// more than a third.
 fn units(ty: GgmlType, rows: usize, cols: usize) -> Option<(usize, usize)> {
     let (_, bytes) = QT16_TYPES.iter().find(|(tuned, _)| *tuned == ty)?;
-    cols.is_multiple_of(UNIT_COLS).then(|| (rows.div_ceil(ROW_TILE) * (cols / UNIT_COLS), *bytes))
+    let units = cols.div_ceil(UNIT_COLS);
+    (3 * UNIT_COLS * units <= 4 * cols).then(|| (rows.div_ceil(ROW_TILE) * units, *bytes))
 }
 
 /// Bytes of a matrix in QT16, if products take it there.
@@ -332,7 +385,7 @@ pub(crate) fn tile_products(
         x: input.x,
         x_unscale: input.unscale,
         most: gated.map_or(0, |gated| gated.most),
-        cols: first.cols as i32,
+        cols: first.k() as i32,
         x_stride: input.stride as i32,
         tokens: input.rows as i32,
         segments: k_segments(first.cols) as i32,
@@ -370,12 +423,12 @@ pub(crate) fn tile_products(
     unsafe { lane.enqueue(kernel, shape, &args) }
 }
 
-/// The kernels for products with few and with many tokens.
-fn products(kernels: &Kernels, layout: &str, name: &str) -> Result<[Kernel; 2], DeviceError> {
+/// The kernels for products with few tokens, and with many in blocks of `tile`.
+fn products(kernels: &Kernels, layout: &str, name: &str, tile: usize) -> Result<[Kernel; 2], DeviceError> {
     let of = |tokens: usize| {
         kernels.get(&format!("matmul_{layout}"), &format!("matmul_{layout}_{name}_n{tokens}"))
     };
-    Ok([of(FEW_TOKENS)?, of(TOKEN_TILE)?])
+    Ok([of(FEW_TOKENS)?, of(tile)?])
 }
 
 /// The kernels for tiles of tokens, of GPUs of compute capability 9.0, and their shared memory, `SHARED` of

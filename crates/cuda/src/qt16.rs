@@ -15,7 +15,7 @@ fn place(lane: usize, n: usize) -> (usize, usize) {
 pub(crate) fn unpack(ty: GgmlType, packed: &[u8], rows: usize, cols: usize, unit_bytes: usize) -> Vec<u8> {
     // Bytes of a row of a unit in the file.
     let block = ty.block_bytes() * (COLS / ty.block_len());
-    let units = cols / COLS;
+    let units = cols.div_ceil(COLS);
     let mut out = vec![0; rows * units * block];
     for (index, unit) in packed.chunks_exact(unit_bytes).enumerate() {
         let (group, k) = (index / units, index % units);
@@ -35,7 +35,8 @@ pub(crate) fn unpack(ty: GgmlType, packed: &[u8], rows: usize, cols: usize, unit
             }
         }
     }
-    out
+    // Rows without what fills up their last unit.
+    out.chunks_exact(units * block).flat_map(|row| &row[..block * cols / COLS]).copied().collect()
 }
 
 /// Slab, lane, step and register of every value of row `row`, with its column.

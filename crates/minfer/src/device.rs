@@ -7,7 +7,7 @@ use minfer_cpu::CpuDevice;
 use minfer_cuda::{CudaDevice, CudaOptions};
 use minfer_engine::executor::{Executor, Limits, StepError, StepId, StepOutput, StepPlan};
 use minfer_gguf::Gguf;
-use minfer_model::{DecoderSpec, Model};
+use minfer_model::{DecoderSpec, LoadOptions, MemoryPlan, Model};
 use minfer_ops::Device as _;
 
 use crate::{Error, Options};
@@ -20,8 +20,23 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU of this number.
-    Cuda(usize),
+    /// A GPU.
+    Cuda {
+        /// Its number.
+        gpu: usize,
+        /// Its numerics profile.
+        numerics: GpuNumerics,
+    },
+}
+
+/// A numerics profile of GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuNumerics {
+    /// Inputs of products in half precision.
+    #[default]
+    F16,
+    /// Inputs of products as bytes under a scale for every 32 values.
+    Int8,
 }
 
 /// A model on one of the devices.
@@ -107,6 +122,39 @@ pub fn gpu_unavailable() -> Option<String> {
     )
 }
 
+/// What a model would need on a GPU.
+pub struct GpuPlan {
+    /// The GPU.
+    pub name: String,
+    /// Bytes free there.
+    pub free: u64,
+    /// What is needed.
+    pub plan: MemoryPlan,
+}
+
+/// The plan for the first GPU; `None` if this build can use none.
+///
+/// # Errors
+///
+/// [`Error::Model`] if it could not run there, [`Error::Gpu`] if the GPU fails.
+pub fn plan_on_gpu(gguf: &Arc<Gguf>, options: &LoadOptions) -> Option<Result<GpuPlan, Error>> {
+    if gpu_unavailable().is_some() {
+        return None;
+    }
+    #[cfg(feature = "cuda")]
+    return Some((|| {
+        let device = CudaDevice::new(&CudaOptions::default()).map_err(|why| Error::Gpu(why.to_string()))?;
+        let free = device.free_memory().map_err(minfer_model::Error::from)?;
+        let plan = minfer_model::plan_memory(gguf, &device, options)?;
+        Ok(GpuPlan { name: device.info().name.clone(), free, plan })
+    })());
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = (gguf, options);
+        None
+    }
+}
+
 /// Loads a model onto the device that the options ask for. `progress` hears the bytes of weights done, and of all.
 ///
 /// # Errors
@@ -123,14 +171,20 @@ pub fn load_model(
             let why = gpu_unavailable();
             #[cfg(feature = "cuda")]
             if why.is_none() {
-                return load_cuda(gguf, 0, options, progress);
+                return load_cuda(gguf, CudaOptions::default(), options, progress);
             }
             tracing::info!("the CPU runs the model: {}", why.unwrap_or_default());
         }
         #[cfg(feature = "cuda")]
-        DeviceChoice::Cuda(gpu) => return load_cuda(gguf, gpu, options, progress),
+        DeviceChoice::Cuda { gpu, numerics } => {
+            let numerics = match numerics {
+                GpuNumerics::F16 => minfer_cuda::Numerics::F16,
+                GpuNumerics::Int8 => minfer_cuda::Numerics::Int8,
+            };
+            return load_cuda(gguf, CudaOptions { gpu, numerics }, options, progress);
+        }
         #[cfg(not(feature = "cuda"))]
-        DeviceChoice::Cuda(_) => return Err(Error::Gpu(gpu_unavailable().unwrap_or_default())),
+        DeviceChoice::Cuda { .. } => return Err(Error::Gpu(gpu_unavailable().unwrap_or_default())),
     }
     let mut device = CpuDevice::new(&options.cpu).map_err(minfer_model::Error::from)?;
     let repacked = device.settle_repack(gguf.tensors().map(|t| t.data().len() as u64).sum());
@@ -144,11 +198,11 @@ pub fn load_model(
 #[cfg(feature = "cuda")]
 fn load_cuda(
     gguf: &Arc<Gguf>,
-    gpu: usize,
+    cuda: CudaOptions,
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Loaded, Error> {
-    let device = CudaDevice::new(&CudaOptions { gpu }).map_err(|why| Error::Gpu(why.to_string()))?;
+    let device = CudaDevice::new(&cuda).map_err(|why| Error::Gpu(why.to_string()))?;
     let free = device.free_memory().map_err(minfer_model::Error::from)?;
     let planned = minfer_model::plan_memory(gguf, &device, &options.load)?.total();
     let model = Model::load(gguf, device, &options.load, progress)?;

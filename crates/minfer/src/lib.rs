@@ -25,7 +25,9 @@ pub mod source;
 pub mod synth;
 mod vocabulary;
 
-pub use device::{AnyModel, DeviceChoice, Loaded, gpu_unavailable, load_model};
+pub use device::{
+    AnyModel, DeviceChoice, GpuNumerics, GpuPlan, Loaded, gpu_unavailable, load_model, plan_on_gpu,
+};
 pub use llm::{Error, Generate, Generation, Llm, Message, Options, Piece, Summary};
 pub use vocabulary::{model_vocabulary, vocabulary};
 

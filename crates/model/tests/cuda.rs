@@ -8,7 +8,7 @@ mod goldens;
 
 use goldens::{Golden, context, error, goldens, load, logits, retyped};
 use minfer_cpu::{CpuDevice, CpuOptions, Repack};
-use minfer_cuda::{CudaDevice, CudaOptions};
+use minfer_cuda::{CudaDevice, CudaOptions, Numerics};
 use minfer_engine::executor::{Executor, RowOutput, StepOutput, Want};
 use minfer_engine::sampling::{SampleSpec, Scratch, sample};
 use minfer_engine::session::Session;
@@ -19,8 +19,15 @@ use std::sync::Arc;
 /// Gate of one product of the `f16` profile against the exact one. A cached key or value is no worse.
 const PRODUCT_GATE: f64 = 1.5e-3;
 
+/// The same of the `int8` profile.
+const BYTES_GATE: f64 = 1.2e-2;
+
 fn device() -> Option<CudaDevice> {
-    match CudaDevice::new(&CudaOptions::default()) {
+    device_with(Numerics::F16)
+}
+
+fn device_with(numerics: Numerics) -> Option<CudaDevice> {
+    match CudaDevice::new(&CudaOptions { numerics, ..CudaOptions::default() }) {
         Ok(device) => Some(device),
         Err(why) => {
             eprintln!("SKIPPED, nothing was tested: {why}");
@@ -32,8 +39,11 @@ fn device() -> Option<CudaDevice> {
 /// Products follow each other four times a layer (qkv, o, gate and up, down), and once in the head; at worst their
 /// errors add up.
 fn gate(golden: &Golden) -> f64 {
-    let layers = golden.gguf.tensors().filter(|t| t.name().ends_with("attn_output.weight")).count();
-    PRODUCT_GATE * (4 * layers + 1) as f64
+    PRODUCT_GATE * products(golden) as f64
+}
+
+fn products(golden: &Golden) -> usize {
+    4 * golden.gguf.tensors().filter(|t| t.name().ends_with("attn_output.weight")).count() + 1
 }
 
 #[test]
@@ -59,7 +69,7 @@ fn every_family_agrees_with_the_float64_reference() {
 }
 
 /// Worst row of the long sequences: quantized weights on the GPU against the same weights in float arithmetic.
-fn worst_of_type(golden: &Golden, quantized: &Arc<Gguf>) -> Option<f64> {
+fn worst_of_type(golden: &Golden, quantized: &Arc<Gguf>, numerics: Numerics) -> Option<f64> {
     let exact = retyped(quantized, |_, _| GgmlType::F32);
     let mut worst: f64 = 0.0;
     for sequence in golden.sequences.iter().filter(|s| s.ids.len() <= 96) {
@@ -67,8 +77,8 @@ fn worst_of_type(golden: &Golden, quantized: &Arc<Gguf>) -> Option<f64> {
         let cpu = CpuOptions { threads: Some(2), isa: None, repack: Repack::On, ..CpuOptions::default() };
         let cpu = CpuDevice::new(&cpu).expect("a device");
         let expected = logits(&mut load(&exact, context, KvType::F32, cpu), &sequence.ids, &[usize::MAX]);
-        let found =
-            logits(&mut load(quantized, context, KvType::F16, device()?), &sequence.ids, &[usize::MAX]);
+        let mut model = load(quantized, context, KvType::F16, device_with(numerics)?);
+        let found = logits(&mut model, &sequence.ids, &[usize::MAX]);
         worst = found.iter().zip(&expected).map(|(f, e)| error(f, e)).fold(worst, f64::max);
     }
     Some(worst)
@@ -85,20 +95,54 @@ fn quantized_files_stay_within_their_gates() {
             if weights.clone().any(|t| !t.dims()[0].is_multiple_of(ty.block_len() as u64)) {
                 continue;
             }
-            let Some(error) = worst_of_type(&golden, &retyped(&golden.gguf, |_, _| ty)) else { return };
+            let quantized = retyped(&golden.gguf, |_, _| ty);
+            let Some(error) = worst_of_type(&golden, &quantized, Numerics::F16) else { return };
             println!("{:20} {ty:6} {error:.1e} of {gate:.1e}", golden.name);
             assert!(error < gate, "{} {ty}: {error} above {gate}", golden.name);
         }
     }
 }
 
+/// Whether some rows are whole units of tuned types, and what the model is with weights of `ty`.
+fn with_units(golden: &Golden, ty: GgmlType) -> Option<Arc<Gguf>> {
+    let weights =
+        golden.gguf.tensors().filter(|t| t.name().ends_with(".weight") && !t.name().contains("norm"));
+    let fits = weights.clone().all(|t| t.dims()[0].is_multiple_of(ty.block_len() as u64));
+    let units = weights.clone().any(|t| t.dims().len() == 2 && t.dims()[0].is_multiple_of(256));
+    (fits && units).then(|| retyped(&golden.gguf, |_, _| ty))
+}
+
+#[test]
+fn the_int8_profile_stays_within_its_gates() {
+    let mut models = 0;
+    for golden in goldens() {
+        let gate = BYTES_GATE * products(&golden) as f64;
+        for ty in [GgmlType::Q8_0, GgmlType::Q4_K, GgmlType::Q6_K] {
+            let Some(quantized) = with_units(&golden, ty) else { continue };
+            let Some(error) = worst_of_type(&golden, &quantized, Numerics::Int8) else { return };
+            println!("{:20} {ty:6} {error:.1e} of {gate:.1e}", golden.name);
+            assert!(error < gate, "{} {ty}: {error} above {gate}", golden.name);
+            models += 1;
+        }
+    }
+    assert!(models >= 3, "only {models} models have rows of whole units");
+}
+
 #[test]
 fn bits_do_not_depend_on_how_a_prompt_is_cut() {
-    for golden in goldens() {
+    let int8 = goldens().into_iter().filter_map(|golden| {
+        let quantized = with_units(&golden, GgmlType::Q8_0)?;
+        Some((golden, quantized, Numerics::Int8))
+    });
+    let f16 = goldens().into_iter().map(|golden| {
+        let gguf = Arc::clone(&golden.gguf);
+        (golden, gguf, Numerics::F16)
+    });
+    for (golden, gguf, numerics) in f16.chain(int8) {
         let sequence = golden.sequences.iter().max_by_key(|s| s.ids.len().min(100)).expect("a sequence");
         let ids = &sequence.ids[..sequence.ids.len().min(300)];
-        let Some(device) = device() else { return };
-        let mut model = load(&golden.gguf, context(&golden, sequence), KvType::F16, device);
+        let Some(device) = device_with(numerics) else { return };
+        let mut model = load(&gguf, context(&golden, sequence), KvType::F16, device);
         let whole = logits(&mut model, ids, &[usize::MAX]);
         for pieces in [&[1][..], &[7, 1, 30, 2], &[64]] {
             assert!(logits(&mut model, ids, pieces) == whole, "{} in pieces of {pieces:?}", golden.name);

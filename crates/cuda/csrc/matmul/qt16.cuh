@@ -3,12 +3,61 @@
 #pragma once
 #include "../matmul.cuh"
 #include "../qt16.cuh"
+#include "../qt16/integer.cuh"
 
 namespace qt16_matmul {
 
 constexpr int WARPS = 8;
 
-template <class U, int NT>
+// The f16 profile: a unit times NT groups of 8 tokens, zero for those that there are not.
+struct Half {
+    template <class U, int NT>
+    __device__ __forceinline__ static void add(float (&acc)[NT][4], const QtRaw& raw, int lane, const MatmulArgs& a,
+                                               int token0, int u) {
+        const int g = lane / 4, t = lane % 4;
+        auto row_of = [&](int n) -> const half* {
+            const int token = token0 + 8 * n + g;
+            return token < a.tokens ? a.x + static_cast<size_t>(token) * a.x_stride : nullptr;
+        };
+        auto x_of = [&](int n, int slab, uint4& low, uint4& high) {
+            low = high = make_uint4(0, 0, 0, 0);
+            if (const half* row = row_of(n)) {
+                const uint4* from = reinterpret_cast<const uint4*>(row + u * QT_K + slab * 64 + t * 16);
+                low = from[0];
+                high = from[1];
+            }
+        };
+        auto sums_of = [&](int n) {
+            const half* row = row_of(n);
+            if (!row) return make_uint2(0, 0);
+            return *reinterpret_cast<const uint2*>(row + a.cols + u * QT_SUMS + t * 4);
+        };
+        multiply_unit<U, NT>(acc, raw, lane, a.w_scale, x_of, sums_of);
+    }
+};
+
+// The int8 profile.
+struct Int8 {
+    template <class U, int NT>
+    __device__ __forceinline__ static void add(float (&acc)[NT][4], const QtRaw& raw, int lane, const MatmulArgs& a,
+                                               int token0, int u) {
+        const int g = lane / 4, t = lane % 4;
+        // The last token stands for those beyond it, whose sums are dropped.
+        const uint8_t* unit = reinterpret_cast<const uint8_t*>(a.x) + u * Q8_UNIT;
+        auto at = [&](int token) {
+            return unit + 2u * static_cast<uint32_t>(min(token0 + token, a.tokens - 1)) * static_cast<uint32_t>(a.x_stride);
+        };
+        auto bytes_of = [&](int n, int block) {
+            return *reinterpret_cast<const uint2*>(at(8 * n + g) + block * Q8_GROUP + t * 8);
+        };
+        auto scale_of = [&](int n, int column, int block) {
+            return reinterpret_cast<const Q8Scale*>(at(8 * n + 2 * t + column) + QT_K)[block];
+        };
+        multiply_bytes<U, NT>(acc, raw, lane, bytes_of, scale_of);
+    }
+};
+
+template <class Profile, class U, int NT>
 __device__ __forceinline__ void body(const MatmulArgs& a) {
     constexpr int TOKENS = 8 * NT;
     __shared__ float partial[WARPS][QT_ROWS * TOKENS];
@@ -35,25 +84,7 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
             QtRaw next;
             unit += U::BYTES;
             if (u + 1 < last) U::template load<FromGlobal>(next, unit, lane);
-            // Zero for tokens that there are not.
-            auto row_of = [&](int n) -> const half* {
-                const int token = token0 + 8 * n + g;
-                return token < a.tokens ? a.x + static_cast<size_t>(token) * a.x_stride : nullptr;
-            };
-            auto x_of = [&](int n, int slab, uint4& low, uint4& high) {
-                low = high = make_uint4(0, 0, 0, 0);
-                if (const half* row = row_of(n)) {
-                    const uint4* from = reinterpret_cast<const uint4*>(row + u * QT_K + slab * 64 + t * 16);
-                    low = from[0];
-                    high = from[1];
-                }
-            };
-            auto sums_of = [&](int n) {
-                const half* row = row_of(n);
-                if (!row) return make_uint2(0, 0);
-                return *reinterpret_cast<const uint2*>(row + a.cols + u * QT_SUMS + t * 4);
-            };
-            multiply_unit<U, NT>(acc, raw, lane, a.w_scale, x_of, sums_of);
+            Profile::template add<U, NT>(acc, raw, lane, a, token0, u);
             raw = next;
         }
 #pragma unroll

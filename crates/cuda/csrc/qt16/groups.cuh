@@ -68,6 +68,22 @@ struct QtGroups {
     }
 
     __device__ static void min_fragment(uint32_t (&a)[4], const Scales&) {}
+
+    // In the int8 profile: weights are codes less ZERO times a group's scale, plus its offset. Of the groups of slab t,
+    // of rows g and g + 8.
+    static constexpr int ZERO = T::ZERO;
+    static constexpr bool OFFSET = Meta::OFFSET;
+
+    __device__ static void integer_scales(float (&s)[2][GROUPS], float (&c)[2][GROUPS], const QtRaw& r, int lane) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+#pragma unroll
+            for (int j = 0; j < GROUPS; ++j) {
+                s[row][j] = Meta::scale(r, lane, row, j);
+                c[row][j] = Meta::offset(r, row, j);
+            }
+        }
+    }
 };
 
 // d of each group in half precision, at the beginning of the file's blocks of BLOCK bytes.

@@ -2,11 +2,15 @@
 //
 // `pack(code, w)` is word w of a plane, code(r, k) the number that it has for row r of the unit; `load` reads what a lane
 // owns; `codes` gives a step's registers with codes as subnormal halves q · 2^-24, those of rows 8 … 15 times UPPER.
+//
+// `bytes` gives the registers of an m16n8k32 A fragment of the group of 32 number `group`, codes as bytes, those of rows
+// 8 … 15 times BYTE_UPPER: rows g and g + 8 of its first k16 step, then of its second. The k of a register's bytes are
+// 2t, 2t + 8, 2t + 1 and 2t + 9 of the step.
 #pragma once
 
 // Nibbles in the order of the header of qt16.cuh: rows 8 … 15 are the upper ones, which need no shift.
 struct NibblePlane {
-    static constexpr int BYTES = 2048, UPPER = 16;
+    static constexpr int BYTES = 2048, UPPER = 16, BYTE_UPPER = 16;
 
     template <class Code>
     __device__ static uint32_t pack(Code code, int w) {
@@ -33,12 +37,21 @@ struct NibblePlane {
             w >>= 8;
         }
     }
+
+    __device__ static void bytes(uint32_t (&a)[4], const QtRaw& r, int group) {
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+            const uint32_t w = word_of(r.q[group / 2], group % 2 * 2 + s);
+            a[2 * s] = w & 0x0f0f0f0f;
+            a[2 * s + 1] = w & 0xf0f0f0f0;
+        }
+    }
 };
 
 // Two bits of each code. Lane l owns 16 bytes of each half of a unit, a word per two k16 steps. Those of registers 2h and
 // 2h + 1 of a step lie four bits apart: one shift serves both, and rows 8 … 15 come out times 16.
 struct PairPlane {
-    static constexpr int BYTES = 1024, UPPER = 16;
+    static constexpr int BYTES = 1024, UPPER = 16, BYTE_UPPER = 1;
 
     // Bit of register n of a step, in the half of a word that has its k.
     __host__ __device__ static constexpr int bit(int step, int n) { return step % 2 * 8 + n / 2 * 2 + n % 2 * 4; }
@@ -72,13 +85,35 @@ struct PairPlane {
             q[2 * h + 1] = v & 0x00300030 << by;
         }
     }
+
+    // The same `by` bits further up, over what is in `a`.
+    __device__ static void add_bytes(uint32_t (&a)[4], const QtRaw& r, int group, int by) {
+        const uint32_t w = word_of(r.more[group / 4], group % 4);
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+            // The byte of a half that has both rows' values of this step, twice.
+            const uint32_t v = prmt(w, 0, s ? 0x3311 : 0x2200);
+#pragma unroll
+            for (int row = 0; row < 2; ++row) {
+                const int at = 4 * row, next = at + 2;
+                const uint32_t low = at < by ? v << (by - at) : v >> (at - by);
+                const uint32_t high = next < by ? v << (by - next) : v >> (next - by);
+                a[2 * s + row] |= (low & 0x00030003u << by) | (high & 0x03000300u << by);
+            }
+        }
+    }
+
+    __device__ static void bytes(uint32_t (&a)[4], const QtRaw& r, int group) {
+        a[0] = a[1] = a[2] = a[3] = 0;
+        add_bytes(a, r, group, 0);
+    }
 };
 
 // Another plane, and behind it one more bit of each code, the one above BITS: lane l owns 16 bytes, a word per slab. Those
 // of registers 2h and 2h + 1 of a step lie four bits apart here too.
 template <class Base, int BITS>
 struct BitMore {
-    static constexpr int BYTES = Base::BYTES + 512, UPPER = Base::UPPER;
+    static constexpr int BYTES = Base::BYTES + 512, UPPER = Base::UPPER, BYTE_UPPER = 1;
 
     __host__ __device__ static constexpr int bit(int step, int n) {
         return step % 2 * 2 + n / 2 + step / 2 * 8 + n % 2 * 4;
@@ -114,13 +149,27 @@ struct BitMore {
             q[2 * h + 1] |= v & 0x00100010 << BITS;
         }
     }
+
+    __device__ static void bytes(uint32_t (&a)[4], const QtRaw& r, int group) {
+        const uint32_t w = word_of(r.q[4], group / 2);
+        Base::bytes(a, r, group);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (i % 2 && Base::BYTE_UPPER > 1) a[i] /= Base::BYTE_UPPER;
+            // Bit of the first k; that of the k 8 further on is the next one, and belongs into the next byte.
+            const int at = bit(group % 2 * 2 + i / 2, i % 2), by = BITS + 7;
+            const uint32_t low = at < BITS ? w << (BITS - at) : w >> (at - BITS);
+            const uint32_t high = at < by ? w << (by - at) : w >> (at - by);
+            a[i] |= (low & 0x00010001u << BITS) | (high & 0x01000100u << BITS);
+        }
+    }
 };
 using ThreeBitPlane = BitMore<PairPlane, 2>;
 using FiveBitPlane = BitMore<NibblePlane, 4>;
 
 // Nibbles, and behind them the upper two bits of each code.
 struct SixBitPlane {
-    static constexpr int BYTES = NibblePlane::BYTES + PairPlane::BYTES, UPPER = 16;
+    static constexpr int BYTES = NibblePlane::BYTES + PairPlane::BYTES, UPPER = 16, BYTE_UPPER = 1;
 
     template <class Code>
     __device__ static uint32_t pack(Code code, int w) {
@@ -141,6 +190,13 @@ struct SixBitPlane {
 #pragma unroll
         for (int i = 0; i < 4; ++i) q[i] |= high[i];
     }
+
+    __device__ static void bytes(uint32_t (&a)[4], const QtRaw& r, int group) {
+        NibblePlane::bytes(a, r, group);
+        a[1] >>= 4;
+        a[3] >>= 4;
+        PairPlane::add_bytes(a, r, group, 4);
+    }
 };
 
 // Which of a step's eight values byte j of word p is where codes are bytes: registers 2p (even j) and 2p + 1 (odd j).
@@ -152,9 +208,16 @@ __device__ __forceinline__ void split_bytes(uint32_t& even, uint32_t& odd, uint3
     odd = prmt(w, 0, 0x4341);
 }
 
+// Registers 2s and 2s + 1 of an m16n8k32 A fragment from the two words of a step whose bytes are in the order of
+// `byte_value`.
+__device__ __forceinline__ void sort_bytes(uint32_t& even, uint32_t& odd, uint32_t first, uint32_t second) {
+    even = prmt(first, second, 0x6240);
+    odd = prmt(first, second, 0x7351);
+}
+
 // Bytes. Lane l owns 16 of each half of a slab, two words for each of its two k16 steps.
 struct BytePlane {
-    static constexpr int BYTES = 4096, UPPER = 1;
+    static constexpr int BYTES = 4096, UPPER = 1, BYTE_UPPER = 1;
 
     template <class Code>
     __device__ static uint32_t pack(Code code, int w) {
@@ -179,13 +242,20 @@ struct BytePlane {
             split_bytes(q[2 * p], q[2 * p + 1], word_of(r.q[2 * slab + step / 2], step % 2 * 2 + p));
         }
     }
+
+    __device__ static void bytes(uint32_t (&a)[4], const QtRaw& r, int group) {
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+            sort_bytes(a[2 * s], a[2 * s + 1], word_of(r.q[group], 2 * s), word_of(r.q[group], 2 * s + 1));
+        }
+    }
 };
 
 // Nibbles that pick one of 16 numbers below 256, Levels::word(i) being numbers 4i … 4i + 3. Nibble 4p + j of a word is
 // what `byte_value` says: four nibbles select four bytes of either half of the table, a third selection one of the two.
 template <class Levels>
 struct LevelPlane {
-    static constexpr int BYTES = 2048, UPPER = 1;
+    static constexpr int BYTES = 2048, UPPER = 1, BYTE_UPPER = 1;
 
     template <class Code>
     __device__ static uint32_t pack(Code code, int w) {
@@ -203,16 +273,33 @@ struct LevelPlane {
         NibblePlane::load<Read>(r, unit, lane);
     }
 
-    __device__ static void codes(uint32_t (&q)[4], const QtRaw& r, int slab, int step) {
+    // The two words of a step.
+    __device__ static void step_bytes(uint32_t (&v)[2], const QtRaw& r, int slab, int step) {
         const uint32_t w = word_of(r.q[slab], step);
         uint32_t index = w & 0x77777777, half = (w & 0x88888888) >> 1 | 0x32103210;
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
             const uint32_t low = prmt(Levels::word(0), Levels::word(1), index);
             const uint32_t high = prmt(Levels::word(2), Levels::word(3), index);
-            split_bytes(q[2 * p], q[2 * p + 1], prmt(low, high, half));
+            v[p] = prmt(low, high, half);
             index >>= 16;
             half >>= 16;
+        }
+    }
+
+    __device__ static void codes(uint32_t (&q)[4], const QtRaw& r, int slab, int step) {
+        uint32_t v[2];
+        step_bytes(v, r, slab, step);
+#pragma unroll
+        for (int p = 0; p < 2; ++p) split_bytes(q[2 * p], q[2 * p + 1], v[p]);
+    }
+
+    __device__ static void bytes(uint32_t (&a)[4], const QtRaw& r, int group) {
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+            uint32_t v[2];
+            step_bytes(v, r, group / 2, group % 2 * 2 + s);
+            sort_bytes(a[2 * s], a[2 * s + 1], v[0], v[1]);
         }
     }
 };

@@ -34,13 +34,14 @@ struct QtK {
         uint32_t s[2], m[2];
     };
 
-    __device__ static void scales(Scales& out, const QtRaw& r, int lane, float scale) {
+    // Scales, and minima negated, of groups 2t and 2t + 1 of rows g and g + 8: d and dmin times the packed integers.
+    __device__ static void factors(float (&s)[2][2], float (&m)[2][2], const QtRaw& r, int lane, float d_scale,
+                                   float min_scale) {
         const int t = lane % 4, shift = 16 * (t % 2);
-        float s[2][2], m[2][2];
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             const half2 d = as_half2(r.more[row].x);
-            const float unit = __low2float(d) * (scale * (QT_CODE / 16.0f)), unit_min = __high2float(d) * -scale;
+            const float unit = __low2float(d) * d_scale, unit_min = __high2float(d) * -min_scale;
             // Bytes 0…3, 4…7 and 8…11 of the packed scales; groups 2t and 2t + 1 are bytes 2t % 4 and the next.
             const uint32_t low = r.more[row].y, mid = r.more[row].z, high = r.more[row].w;
             const uint32_t sc = t < 2 ? low & 0x3f3f3f3f : (high & 0x0f0f0f0f) | (low >> 2 & 0x30303030);
@@ -51,6 +52,11 @@ struct QtK {
                 m[row][j] = unit_min * static_cast<float>(mn >> (shift + 8 * j) & 255);
             }
         }
+    }
+
+    __device__ static void scales(Scales& out, const QtRaw& r, int lane, float scale) {
+        float s[2][2], m[2][2];
+        factors(s, m, r, lane, scale * (QT_CODE / 16.0f), scale);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             out.s[j] = as_u32(__hmul2(__floats2half2_rn(s[0][j], s[1][j]), __floats2half2_rn(16.0f, 1.0f)));
@@ -80,6 +86,14 @@ struct QtK {
     __device__ static void min_fragment(uint32_t (&a)[4], const Scales& all) {
         a[0] = a[2] = all.m[0];
         a[1] = a[3] = all.m[1];
+    }
+
+    // In the int8 profile: weights are codes times a group's scale, plus its offset.
+    static constexpr int GROUPS = 2, ZERO = 0;
+    static constexpr bool OFFSET = true;
+
+    __device__ static void integer_scales(float (&s)[2][GROUPS], float (&c)[2][GROUPS], const QtRaw& r, int lane) {
+        factors(s, c, r, lane, 1.0f, 1.0f);
     }
 };
 

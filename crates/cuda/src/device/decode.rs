@@ -7,7 +7,7 @@ use super::{CudaDevice, LoadedLinear};
 use crate::args::*;
 use crate::driver::{STATIC_SHARED, Shape};
 use crate::k_segments;
-use crate::matrix::{self, QT16_WARPS, UNIT_COLS, UNIT_SUMS};
+use crate::matrix::{self, Form, QT16_WARPS, UNIT_BYTES, UNIT_COLS, UNIT_SUMS};
 use minfer_ops::*;
 
 /// Units of a warp that are on their way or at hand, `DEPTH` of the kernel.
@@ -25,9 +25,9 @@ pub(super) enum Decode {
     /// Two products, and `activation` of the first times the second.
     Gated {
         activation: Activation,
-        /// Collects the bits of the largest magnitude; zero before.
+        /// Collects the bits of the largest magnitude, zero before; or 0.
         most: Address,
-        /// Becomes zero.
+        /// Becomes zero; or 0.
         clear: Address,
     },
 }
@@ -73,7 +73,12 @@ impl CudaDevice {
         let info = &self.gpu.info;
         let (cols, gated) = (source.width, matches!(what, Decode::Gated { .. }));
         let segments = k_segments(cols);
-        let clusters = source.most != 0 && info.has_clusters() && segments == QT16_WARPS;
+        let matrices = || products.iter().map(|(linear, _)| &linear.matrix);
+        let bytes = matrices().all(|matrix| matrix.takes_bytes());
+        let form = if bytes { Form::Bytes } else { Form::Fragments };
+        // A part of a row is enough for a block if nothing has to be found out of the whole.
+        let apart = source.norm.is_none() && (bytes || source.most != 0);
+        let clusters = apart && info.has_clusters() && segments == QT16_WARPS;
         let split = if clusters { SPLIT } else { 1 };
         let slots = QT16_WARPS / (segments / split);
         let most_blocks = (BLOCKS * info.multiprocessors / split).max(1);
@@ -86,7 +91,8 @@ impl CudaDevice {
                 (true, _) => 0,
                 (false, _) => groups.div_ceil(slots),
             };
-            let Some(matrix) = linear.matrix.for_decode(linear.bias(), *out, blocks.min(most_blocks)) else {
+            let matrix = linear.matrix.for_decode(form, linear.bias(), *out, blocks.min(most_blocks));
+            let Some(matrix) = matrix else {
                 return Ok(false);
             };
             if linear.matrix.cols != cols || (gated && i > 0 && matrix.ty != args.m[0].ty) {
@@ -95,15 +101,16 @@ impl CudaDevice {
             unit_bytes = unit_bytes.max(matrix.unit_bytes as usize);
             args.m[i] = matrix;
         }
-        let part = (cols / UNIT_COLS).div_ceil(split);
-        let shared = 2 * part * (UNIT_COLS + UNIT_SUMS) + QT16_WARPS * DEPTH * unit_bytes;
+        let part = cols.div_ceil(UNIT_COLS).div_ceil(split);
+        let input_bytes = if bytes { UNIT_BYTES } else { 2 * (UNIT_COLS + UNIT_SUMS) };
+        let shared = part * input_bytes + QT16_WARPS * DEPTH * unit_bytes;
         if shared + STATIC_SHARED > info.shared_per_block {
             return Ok(false);
         }
         args.row = row;
-        args.cols = cols as i32;
-        args.segments = segments as i32;
-        args.split = split as i32;
+        args.cols = cols.next_multiple_of(UNIT_COLS) as i32;
+        args.segment_bits = segments.ilog2() as i32;
+        args.split_bits = split.ilog2() as i32;
         args.gated = i32::from(gated);
         match what {
             Decode::Finish(finish) => (args.finish, args.factor, args.soft_cap) = finish.args(),
@@ -115,7 +122,8 @@ impl CudaDevice {
         }
         let blocks: i32 = args.m.iter().map(|m| m.blocks).sum();
         let shape = Shape::new([blocks as usize * split, 1, 1], THREADS).with_shared(shared);
-        self.enqueue(self.common.decode_matmul, Shape { cluster: split as u32, ..shape }, &args)?;
+        let kernel = if bytes { self.common.decode_matmul_int8 } else { self.common.decode_matmul };
+        self.enqueue(kernel, Shape { cluster: split as u32, ..shape }, &args)?;
         Ok(true)
     }
 

@@ -41,7 +41,7 @@ impl CudaDevice {
     /// A matrix for products.
     fn product_matrix(&mut self, weight: &Weight) -> Result<Matrix, DeviceError> {
         let matrix = self.matrix(weight)?;
-        Ok(matrix.tuned(self.lane(), &self.kernels)?.unwrap_or(matrix))
+        Ok(matrix.tuned(self.lane(), &self.kernels, self.numerics)?.unwrap_or(matrix))
     }
 
     fn vector(&self, values: &[f32]) -> Result<Buffer<f32>, DeviceError> {
@@ -184,7 +184,7 @@ impl CudaDevice {
             Some(linear) => (self.linear(linear)?, Arc::clone(&linear.weight.name)),
             None => {
                 // Rows are looked up in the file's layout, products have their own.
-                let tuned = embedding.0.tuned(self.lane(), &self.kernels)?;
+                let tuned = embedding.0.tuned(self.lane(), &self.kernels, self.numerics)?;
                 let matrix = tuned.map_or_else(|| Arc::clone(&embedding.0), Arc::new);
                 (LoadedLinear { matrix, bias: None }, "token_embd".into())
             }

@@ -5,6 +5,7 @@ use crate::args::{ProbeArgs, at};
 use crate::driver::Shape;
 use crate::kernels::{KERNEL_TYPES, QT16_TYPES};
 use crate::matrix::WGMMA;
+use crate::numerics::Numerics;
 use minfer_ops::{DeviceError, GgmlType};
 use std::time::Instant;
 
@@ -46,7 +47,9 @@ impl CudaDevice {
     pub fn kernels_of_types(&self, types: &[GgmlType]) -> Vec<String> {
         let wgmma = self.gpu.info.capability == WGMMA;
         let of = |ty: &GgmlType| {
+            let int8 = self.numerics == Numerics::Int8;
             let layouts: &[&str] = match QT16_TYPES.iter().any(|(t, _)| t == ty) {
+                true if int8 => &["int8"],
                 true if wgmma => &["qt16", "wgmma"],
                 true => &["qt16"],
                 false => &["file"],

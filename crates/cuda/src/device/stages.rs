@@ -8,7 +8,7 @@ use super::{
 };
 use crate::args::*;
 use crate::driver::{Buffer, Kernel, STATIC_SHARED, Shape};
-use crate::matrix::{Gated, Input, Matrix, Output, tile_products};
+use crate::matrix::{Form, Gated, Input, Matrix, Output, tile_products};
 use bytemuck::Pod;
 use minfer_ops::*;
 
@@ -97,13 +97,24 @@ impl CudaDevice {
             x_stride: source.width as i32,
             out_stride: to.stride as i32,
         };
-        let kernel = if to.tiles { self.common.prepare_tiles } else { self.common.prepare_rows };
+        let kernel = match to.form {
+            Form::Fragments => self.common.prepare_rows,
+            Form::Tiles => self.common.prepare_tiles,
+            Form::Bytes => self.common.prepare_bytes,
+        };
         self.enqueue(kernel, Shape::new([to.rows, 1, 1], ROW_THREADS), &args)
     }
 
-    /// `input` for products with all of `matrices`: as tiles, if they all take them.
+    /// `input` for products with all of `matrices`: as bytes or tiles, if they all take them.
     pub(super) fn input_for(&self, input: Input, matrices: &[&Matrix]) -> Input {
-        Input { tiles: matrices.iter().all(|matrix| matrix.takes_tiles(input.rows)), ..input }
+        let form = if matrices.iter().all(|matrix| matrix.takes_bytes()) {
+            Form::Bytes
+        } else if matrices.iter().all(|matrix| matrix.takes_tiles(input.rows)) {
+            Form::Tiles
+        } else {
+            Form::Fragments
+        };
+        Input { form, ..input }
     }
 
     pub(super) fn store(
@@ -118,7 +129,7 @@ impl CudaDevice {
 
     /// Products of one input, in as few launches as their types allow.
     fn store_all(&self, products: &[(&LoadedLinear, &Buffer<f32>)], input: Input) -> Result<(), DeviceError> {
-        if !input.tiles {
+        if input.form != Form::Tiles {
             return products.iter().try_for_each(|(linear, out)| self.store(linear, input, out));
         }
         let mut rest: Vec<_> = products
@@ -227,7 +238,7 @@ impl CudaDevice {
         let stored = products.map(|(linear, out)| (linear, at(out, 0)));
         if self.keeps_normed || !self.decode(&stored, &source, Decode::Finish(Finish::Store))? {
             let mut input = state.normed.input(state.tokens, width);
-            // A feed-forward stage that reads this too does not know of tiles.
+            // A feed-forward stage that reads this too does not know of other forms.
             if !self.keeps_normed {
                 input = self.input_for(input, &products.map(|(linear, _)| &*linear.matrix));
             }
@@ -375,15 +386,15 @@ impl CudaDevice {
         if let (Some(norm), Some(gate)) = (norm, &stage.gate) {
             let source = Source { norm, ..Source::rows(&state.x, width) };
             let products = [(gate, at(&state.gate, 0)), (&stage.up, 0)];
-            let most = self.gated.get() % 2;
-            let gated = Decode::Gated {
-                activation: stage.activation,
-                most: at(&state.most, most),
-                clear: at(&state.most, 1 - most),
-            };
+            // Where the largest magnitude is collected, and what is cleared for the next stage; bytes do without.
+            let bytes = gate.matrix.takes_bytes() && stage.up.matrix.takes_bytes();
+            let turn = self.gated.get() % 2;
+            let (most, clear) =
+                if bytes { (0, 0) } else { (at(&state.most, turn), at(&state.most, 1 - turn)) };
+            let gated = Decode::Gated { activation: stage.activation, most, clear };
             if self.decode(&products, &source, gated)? {
-                self.gated.set(self.gated.get() + 1);
-                let source = Source { most: at(&state.most, most), ..Source::rows(&state.gate, inner) };
+                self.gated.set(self.gated.get() + usize::from(!bytes));
+                let source = Source { most, ..Source::rows(&state.gate, inner) };
                 return self.residual(&stage.down, &source, stage.post_norm.as_ref(), scale);
             }
         }
@@ -391,11 +402,11 @@ impl CudaDevice {
         if let Some(norm) = norm {
             let gate = stage.gate.as_ref().unwrap_or(&stage.up);
             input = self.input_for(input, &[&gate.matrix, &stage.up.matrix]);
-            let clear = if input.tiles { at(&state.token_most, 0) } else { 0 };
+            let clear = if input.form == Form::Tiles { at(&state.token_most, 0) } else { 0 };
             self.prepare_and_clear(&Source { norm, ..Source::rows(&state.x, width) }, input, clear)?;
         }
         if let Some(gate) = &stage.gate
-            && input.tiles
+            && input.form == Form::Tiles
             && gate.matrix.goes_with(&stage.up.matrix)
         {
             let most = at(&state.token_most, 0);

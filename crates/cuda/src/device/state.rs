@@ -5,11 +5,8 @@ use super::argmax::ArgmaxState;
 use super::sample::{self, SampleState};
 use crate::args::{Address, Spans, at};
 use crate::driver::{Buffer, Gpu, Pinned, held};
-use crate::matrix::{Input, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
+use crate::matrix::{Form, Input, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
 use minfer_ops::*;
-
-/// Columns that rows of a product's input are padded to.
-const K_PAD: usize = 64;
 
 /// Floats of attention partials at most (256 MiB); a step that needs more walks the segments.
 const MOST_PARTIALS: usize = 64 << 20;
@@ -17,10 +14,10 @@ const MOST_PARTIALS: usize = 64 << 20;
 /// Query rows (heads of tokens) up to which attention is split by segments.
 const SPLIT_ROWS: usize = 1024;
 
-/// Halves of a row of a product's input: columns, and the sums of their groups (`sum_place` of `csrc/prepare.cuh`).
+/// Halves of a row of a product's input: columns, padded to whole units, and the sums of their groups (`sum_place` of
+/// `csrc/prepare.cuh`).
 pub(super) fn row_halves(cols: usize) -> usize {
-    let sums = if cols.is_multiple_of(UNIT_COLS) { cols / UNIT_COLS * UNIT_SUMS } else { 0 };
-    cols.next_multiple_of(K_PAD) + sums
+    cols.div_ceil(UNIT_COLS) * (UNIT_COLS + UNIT_SUMS)
 }
 
 /// Inputs of a product, [`Input`]s of up to `width` columns.
@@ -37,7 +34,7 @@ impl Acts {
             unscale: at(&self.unscale, 0),
             stride: row_halves(cols),
             rows,
-            tiles: false,
+            form: Form::Fragments,
         }
     }
 }

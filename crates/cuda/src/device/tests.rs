@@ -6,12 +6,16 @@ use super::stages::Source;
 use super::*;
 use crate::args::Finish;
 use crate::kernels::KERNEL_TYPES;
-use crate::matrix::{Gated, Input, Layout, Output, tile_products};
+use crate::matrix::{Form, Gated, Input, Layout, Output, UNIT_BYTES, tile_products};
 use crate::testing::{Numbers, device, error};
 use minfer_gguf::quant;
 
 /// Gate of a product: weights and input in half precision.
 const PRODUCT_GATE: f64 = 1.5e-3;
+
+/// Gates of a product with bytes: against the input, if no value dwarfs the others, and against what the bytes stand for.
+const BYTES_GATE: f64 = 1.2e-2;
+const SAME_BYTES_GATE: f64 = 5e-6;
 
 /// Gate of attention: q, k, v and weights of keys in half precision.
 const ATTENTION_GATE: f64 = 1e-3;
@@ -53,7 +57,12 @@ fn product(device: &CudaDevice, matrix: &Matrix, x: &[f32], rows: std::ops::Rang
     let from = device.gpu.alloc::<f32>(values.len(), "test").expect("memory");
     device.gpu.upload(values, &from).expect("a copy");
     let input = device.input_for(state.inner.input(rows.len(), cols), &[matrix]);
-    assert_eq!(input.tiles, matrix.takes_tiles(rows.len()));
+    let form = match (matrix.takes_bytes(), matrix.takes_tiles(rows.len())) {
+        (true, _) => Form::Bytes,
+        (false, true) => Form::Tiles,
+        (false, false) => Form::Fragments,
+    };
+    assert_eq!(input.form, form);
     device.prepare(&Source::rows(&from, cols), input).expect("a launch");
     let out = device.gpu.alloc::<f32>(rows.len() * matrix.rows, "test").expect("memory");
     // What is not written stays NaN.
@@ -97,21 +106,104 @@ fn embeddings_of_every_type_are_the_references_bits() {
     }
 }
 
+/// What the bytes stand for that the int8 profile makes of `rows` rows of `x`. Each is half a step from its value at most.
+fn as_bytes(device: &CudaDevice, x: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    let stride = state::row_halves(cols);
+    let to = device.gpu.alloc::<u16>(rows * stride, "test").expect("memory");
+    let unscale = device.gpu.alloc::<f32>(rows, "test").expect("memory");
+    let from = device.gpu.alloc::<f32>(x.len(), "test").expect("memory");
+    device.gpu.upload(x, &from).expect("a copy");
+    let input = Input { x: at(&to, 0), unscale: at(&unscale, 0), stride, rows, form: Form::Bytes };
+    device.prepare(&Source::rows(&from, cols), input).expect("a launch");
+    let (mut halves, mut factors) = (vec![0u16; rows * stride], vec![0.0f32; rows]);
+    device.gpu.download(&to, &mut halves).expect("a copy");
+    device.gpu.download(&unscale, &mut factors).expect("a copy");
+    assert!(factors.iter().all(|factor| *factor == 1.0), "a row without a norm has no factor");
+    let bytes: &[u8] = bytemuck::cast_slice(&halves);
+    let value = |i: usize| -> f32 {
+        let (k, step) = (i % cols, i % 16);
+        let unit = &bytes[2 * stride * (i / cols) + k / 256 * UNIT_BYTES..][..UNIT_BYTES];
+        let place = k % 256 / 32 * 32 + step % 8 / 2 * 8 + k % 32 / 16 * 4 + step % 2 * 2 + step / 8;
+        let scale = &unit[256 + k % 256 / 32 * 8..][..4];
+        let scale = f32::from_le_bytes(scale.try_into().expect("four bytes"));
+        let found = f32::from(unit[place] as i8) * scale;
+        assert!(
+            (found - x[i]).abs() <= scale * 0.5001,
+            "value {i}: {} became {found}, a step is {scale}",
+            x[i]
+        );
+        found
+    };
+    (0..rows * cols).map(value).collect()
+}
+
+/// Every third token of the result for `x` and `values` from `first` on, in double precision.
+fn in_double<'a>(
+    values: &'a [f32],
+    x: &'a [f32],
+    [rows, cols]: [usize; 2],
+    first: usize,
+) -> impl Iterator<Item = (usize, Vec<f64>)> + 'a {
+    (first..x.len() / cols).step_by(3).map(move |t| {
+        let row = &x[t * cols..(t + 1) * cols];
+        let dot = |n: usize| -> f64 {
+            let w = &values[n * cols..(n + 1) * cols];
+            w.iter().zip(row).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+        };
+        (t, (0..rows).map(dot).collect())
+    })
+}
+
+/// The largest error of a token of `found`, the result for `x` and `values`.
+fn worst_error(found: &[f32], values: &[f32], x: &[f32], shape: [usize; 2]) -> f64 {
+    let rows = shape[0];
+    let errors = in_double(values, x, shape, 0).map(|(t, expected)| {
+        let error = error(&found[t * rows..(t + 1) * rows], &expected);
+        // Rows of three values can cancel; longer ones cannot.
+        if rows < 8 { error / 4.0 } else { error }
+    });
+    errors.fold(0.0, f64::max)
+}
+
+/// The error of `found` where no value of `x` dwarfs the others of its token.
+fn ordinary_error(found: &[f32], values: &[f32], x: &[f32], shape: [usize; 2]) -> f64 {
+    let rows = shape[0];
+    let (tokens, expected): (Vec<usize>, Vec<Vec<f64>>) = in_double(values, x, shape, 1).unzip();
+    let found: Vec<f32> = tokens.iter().flat_map(|t| &found[t * rows..(t + 1) * rows]).copied().collect();
+    error(&found, &expected.concat())
+}
+
+/// Parts of a batch have the bits of the whole.
+fn check_company(device: &CudaDevice, matrix: &Matrix, x: &[f32], whole: &[f32], what: &str) {
+    let rows = matrix.rows;
+    for part in [0..1, 5..8, 3..11, 40..72, 31..70, 60..200] {
+        let alone = product(device, matrix, x, part.clone());
+        let same = alone.iter().zip(&whole[part.start * rows..]).all(|(a, w)| a.to_bits() == w.to_bits());
+        assert!(same, "{what}: tokens {part:?} alone differ");
+    }
+}
+
 #[test]
 fn products_of_every_type_agree_with_double_precision_in_any_company() {
     let Some(mut device) = device() else { return };
     device.reserve(&reserve(200, 18944, SMALL_HEADS, 1)).expect("memory");
     for (ty, name) in KERNEL_TYPES {
         let block = ty.block_len().max(8);
-        let mut worst: f64 = 0.0;
+        let (mut worst, mut with_bytes, mut same_bytes): (f64, f64, f64) = (0.0, 0.0, 0.0);
         // Less than a tile, ragged tiles, several segments of K, and the last of them short.
-        for (rows, cols) in [(3, block), (50, 5 * block.max(32)), (17, 2304), (200, 1024), (40, 18944)] {
+        for (rows, cols) in
+            [(3, block), (50, 5 * block.max(32)), (17, 2304), (200, 1024), (33, 576), (40, 18944)]
+                .into_iter()
+                .filter(|(_, cols)| cols % block == 0)
+        {
             let (weight, values) = random_weight(*ty, rows, cols);
             let matrix = device.matrix(&weight).expect("a matrix");
             // What products of the type run on.
-            let tuned = matrix.tuned(device.lane(), &device.kernels).expect("memory");
+            let tuned = matrix.tuned(device.lane(), &device.kernels, Numerics::F16).expect("memory");
+            let bytes = matrix.tuned(device.lane(), &device.kernels, Numerics::Int8).expect("memory");
             let has_qt16 = crate::kernels::QT16_TYPES.iter().any(|(t, _)| t == ty);
-            assert_eq!(tuned.is_some(), has_qt16 && cols % 256 == 0);
+            let fills = 3 * cols.next_multiple_of(256) <= 4 * cols;
+            assert_eq!([&tuned, &bytes].map(Option::is_some), [has_qt16 && fills; 2]);
             let matrix = match tuned {
                 Some(tuned) if tuned.layout() == Layout::Qt16 => tuned,
                 _ => matrix,
@@ -124,44 +216,66 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
             let mut x = Numbers(cols as u64).heavy(tokens * cols, 1.0);
             // Massive activations: one channel of every third token.
             x.iter_mut().skip(1).step_by(3 * cols).for_each(|v| *v *= 1000.0);
+            let what = format!("{name} {rows}×{cols}");
             let whole = product(&device, &matrix, &x, 0..tokens);
-            for t in (0..tokens).step_by(3) {
-                let row = &x[t * cols..(t + 1) * cols];
-                let dot = |n: usize| -> f64 {
-                    let w = &values[n * cols..(n + 1) * cols];
-                    w.iter().zip(row).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
-                };
-                let expected: Vec<f64> = (0..rows).map(dot).collect();
-                // Rows of three values can cancel; longer ones cannot.
-                let found = error(&whole[t * rows..(t + 1) * rows], &expected);
-                worst = worst.max(if rows < 8 { found / 4.0 } else { found });
-            }
-            for part in [0..1, 5..8, 3..11, 40..72, 31..70, 60..200] {
-                let alone = product(&device, &matrix, &x, part.clone());
-                let same =
-                    alone.iter().zip(&whole[part.start * rows..]).all(|(a, w)| a.to_bits() == w.to_bits());
-                assert!(same, "{name} {rows}×{cols}: tokens {part:?} alone differ");
-            }
+            worst = worst.max(worst_error(&whole, &values, &x, [rows, cols]));
+            check_company(&device, &matrix, &x, &whole, &what);
+            let Some(matrix) = bytes else { continue };
+            let whole = product(&device, &matrix, &x, 0..tokens);
+            let stands_for = as_bytes(&device, &x, tokens, cols);
+            // A massive value alone is √32 / (127 √12), 1.3e-2, from what its group of bytes stands for.
+            with_bytes = with_bytes.max(ordinary_error(&whole, &values, &x, [rows, cols]));
+            same_bytes = same_bytes.max(worst_error(&whole, &values, &stands_for, [rows, cols]));
+            check_company(&device, &matrix, &x, &whole, &format!("{what}, int8"));
         }
-        println!("{name:8} {worst:.1e} of {PRODUCT_GATE:.1e}");
+        println!(
+            "{name:8} {worst:.1e} of {PRODUCT_GATE:.1e}; int8 {with_bytes:.1e} of {BYTES_GATE:.1e}, \
+             {same_bytes:.1e} of {SAME_BYTES_GATE:.1e}"
+        );
         assert!(worst < PRODUCT_GATE, "{name}: {worst:.1e}");
+        assert!(with_bytes < BYTES_GATE && same_bytes < SAME_BYTES_GATE, "{name}, int8");
     }
+}
+
+/// What no number is stays none.
+#[test]
+fn products_with_bytes_keep_nan_and_infinities() {
+    let Some(mut device) = device() else { return };
+    device.reserve(&reserve(4, 512, SMALL_HEADS, 1)).expect("memory");
+    let (weight, _) = random_weight(GgmlType::Q4_K, 16, 512);
+    let matrix = device.matrix(&weight).expect("a matrix");
+    let matrix =
+        matrix.tuned(device.lane(), &device.kernels, Numerics::Int8).expect("memory").expect("a type");
+    let mut x = Numbers(3).heavy(4 * 512, 1.0);
+    (x[5], x[512 + 300], x[1024]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+    let found = product(&device, &matrix, &x, 0..4);
+    for (token, values) in found.chunks(16).enumerate() {
+        assert!(values.iter().all(|v| v.is_finite() == (token == 3)), "token {token}: {values:?}");
+    }
+    let zeros = product(&device, &matrix, &[0.0; 512], 0..1);
+    assert!(zeros.iter().all(|v| *v == 0.0), "{zeros:?}");
+    // Too small for an inverse.
+    let small = product(&device, &matrix, &[1e-44; 512], 0..1);
+    assert!(small.iter().all(|v| v.abs() < 1e-40), "{small:?}");
 }
 
 /// A matrix has the bits of QT16 in the file's layout too, where rows that are no whole units stay.
 #[test]
 fn products_have_the_same_bits_in_both_layouts() {
     let Some(mut device) = device() else { return };
-    device.reserve(&reserve(9, 2304, SMALL_HEADS, 1)).expect("memory");
+    device.reserve(&reserve(40, 2304, SMALL_HEADS, 1)).expect("memory");
     let both = crate::kernels::QT16_TYPES.iter().filter(|(ty, _)| ty.block_len() < 256);
     for (ty, _) in both {
-        for (rows, cols) in [(16, 256), (50, 2304)] {
+        for (rows, cols) in [(16, 256), (50, 2304), (50, 608)] {
             let (weight, _) = random_weight(*ty, rows, cols);
             let file = device.matrix(&weight).expect("a matrix");
-            let tuned = file.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
+            let tuned = file
+                .tuned(device.lane(), &device.kernels, Numerics::F16)
+                .expect("memory")
+                .expect("a tuned type");
             assert_eq!((file.layout(), tuned.layout()), (Layout::File, Layout::Qt16));
-            let x = Numbers(cols as u64).heavy(9 * cols, 1.0);
-            for tokens in [0..1, 0..9] {
+            let x = Numbers(cols as u64).heavy(40 * cols, 1.0);
+            for tokens in [0..1, 0..9, 0..40] {
                 let bits = |matrix| -> Vec<u32> {
                     product(&device, matrix, &x, tokens.clone()).into_iter().map(f32::to_bits).collect()
                 };
@@ -180,10 +294,17 @@ fn bits(device: &CudaDevice, buffer: &Buffer<f32>) -> Vec<u32> {
 }
 
 /// Random weights in QT16, and a bias.
-fn tuned_linear(device: &mut CudaDevice, ty: GgmlType, rows: usize, cols: usize) -> LoadedLinear {
+fn tuned_linear(
+    device: &mut CudaDevice,
+    ty: GgmlType,
+    rows: usize,
+    cols: usize,
+    numerics: Numerics,
+) -> LoadedLinear {
     let (weight, _) = random_weight(ty, rows, cols);
     let matrix = device.matrix(&weight).expect("a matrix");
-    let matrix = matrix.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
+    let matrix =
+        matrix.tuned(device.lane(), &device.kernels, numerics).expect("memory").expect("a tuned type");
     let bias = device.gpu.alloc::<f32>(rows, "test").expect("memory");
     device.gpu.upload(&Numbers(rows as u64).heavy(rows, 1.0), &bias).expect("a copy");
     LoadedLinear { matrix: Arc::new(matrix), bias: Some(bias) }
@@ -201,15 +322,20 @@ fn begin_one(device: &mut CudaDevice) {
 fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
     let Some(mut device) = device() else { return };
     device.reserve(&reserve(9, 18944, SMALL_HEADS, 1)).expect("memory");
-    for (ty, _) in crate::kernels::QT16_TYPES {
+    for ((ty, _), numerics) in
+        crate::kernels::QT16_TYPES.iter().flat_map(|ty| [(ty, Numerics::F16), (ty, Numerics::Int8)])
+    {
+        let bytes = numerics == Numerics::Int8;
         // One segment to eight, ragged rows, more row groups than blocks, and K in one block or shared by a cluster.
-        for (rows, cols) in [(17, 256), (40, 1280), (5000, 2048), (48, 3584), (33, 18944)] {
+        let shapes: [(usize, usize); 6] =
+            [(17, 256), (48, 576), (40, 1280), (5000, 2048), (48, 3584), (33, 18944)];
+        for (rows, cols) in shapes.into_iter().filter(|(_, cols)| cols.is_multiple_of(ty.block_len())) {
             begin_one(&mut device);
             // Nothing is kept for a graph from here on.
             device.flush().expect("launches");
-            let first = tuned_linear(&mut device, *ty, rows, cols);
-            let second = tuned_linear(&mut device, *ty, rows + 16, cols);
-            let gate = tuned_linear(&mut device, *ty, rows, cols);
+            let first = tuned_linear(&mut device, *ty, rows, cols, numerics);
+            let second = tuned_linear(&mut device, *ty, rows + 16, cols, numerics);
+            let gate = tuned_linear(&mut device, *ty, rows, cols, numerics);
             let mut numbers = Numbers(cols as u64);
             let mut upload = |len: usize| {
                 let buffer = device.gpu.alloc::<f32>(len, "test").expect("memory");
@@ -225,8 +351,8 @@ fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
             let known = device.gpu.alloc::<u32>(1, "test").expect("memory");
             device.gpu.upload(&[largest.to_bits()], &known).expect("a copy");
             let state = device.state().expect("memory");
-            let input = state.inner.input(1, cols);
-            let what = format!("{ty} {rows}×{cols}");
+            let input = device.input_for(state.inner.input(1, cols), &[&first.matrix]);
+            let what = format!("{ty} {rows}×{cols} {numerics}");
             for (case, norm, most) in
                 [("norm", Some(&norm), 0), ("plain", None, 0), ("known", None, at(&known, 0))]
             {
@@ -272,7 +398,11 @@ fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
                     let done = device.decode(
                         &[(&gate, at(&found, 0)), (&first, 0)],
                         &source,
-                        Decode::Gated { activation, most: at(&largest, 0), clear: at(&clear, 0) },
+                        if bytes {
+                            Decode::Gated { activation, most: 0, clear: 0 }
+                        } else {
+                            Decode::Gated { activation, most: at(&largest, 0), clear: at(&clear, 0) }
+                        },
                     );
                     assert!(done.expect("a launch"), "{what}: no gated kernel for one token");
                     let source = Source {
@@ -287,6 +417,9 @@ fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
                     let first = found.iter().zip(&expected).position(|(f, e)| f != e);
                     let differing = first.map(|i| (i, f32::from_bits(found[i]), f32::from_bits(expected[i])));
                     assert_eq!(differing, None, "{what}, {case}: {activation:?}");
+                    if bytes {
+                        continue;
+                    }
                     let most = found.iter().map(|b| b & !(1 << 31)).max();
                     let mut words = [0u32; 2];
                     device.gpu.download(&largest, &mut words[..1]).expect("a copy");
@@ -310,12 +443,13 @@ fn joined_tiles_have_the_bits_of_single_products() {
     device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
     for (ty, _) in crate::kernels::QT16_TYPES {
         // Rows of whole tiles and ragged ones; of a gated product, rows of 64 make a tile.
-        let linears = [200, 128, 40, 200].map(|rows| tuned_linear(&mut device, *ty, rows, cols));
+        let linears =
+            [200, 128, 40, 200].map(|rows| tuned_linear(&mut device, *ty, rows, cols, Numerics::F16));
         let x = device.gpu.alloc::<f32>(tokens * cols, "test").expect("memory");
         device.gpu.upload(&Numbers(5).heavy(tokens * cols, 1.0), &x).expect("a copy");
         let state = device.state().expect("memory");
         let input = device.input_for(state.normed.input(tokens, cols), &[&linears[0].matrix]);
-        assert!(input.tiles);
+        assert_eq!(input.form, Form::Tiles);
         device.prepare(&Source::rows(&x, cols), input).expect("a launch");
         let out = |linear: &LoadedLinear| -> Buffer<f32> {
             device.gpu.alloc(tokens * linear.matrix.rows, "test").expect("memory")
@@ -367,10 +501,14 @@ fn joined_tiles_have_the_bits_of_single_products() {
 fn the_repack_is_a_permutation_of_bits() {
     let Some(mut device) = device() else { return };
     for (ty, unit_bytes) in crate::kernels::QT16_TYPES {
-        for (rows, cols) in [(16, 256), (37, 1536)] {
+        let whole = |cols: &usize| cols.is_multiple_of(ty.block_len());
+        for (rows, cols) in [(16, 256), (37, 1536), (37, 576)].into_iter().filter(|(_, cols)| whole(cols)) {
             let (weight, _) = random_weight(*ty, rows, cols);
             let matrix = device.matrix(&weight).expect("a matrix");
-            let tuned = matrix.tuned(device.lane(), &device.kernels).expect("memory").expect("a tuned type");
+            let tuned = matrix
+                .tuned(device.lane(), &device.kernels, Numerics::F16)
+                .expect("memory")
+                .expect("a tuned type");
             let mut packed = vec![0u8; tuned.bytes().len()];
             device.gpu.download(tuned.bytes(), &mut packed).expect("a copy");
             let unpacked = crate::qt16::unpack(*ty, &packed, rows, cols, *unit_bytes);

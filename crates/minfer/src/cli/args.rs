@@ -6,6 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use minfer::DeviceChoice;
+#[cfg(feature = "cuda")]
+use minfer::GpuNumerics;
 use minfer::cpu::{CpuOptions, Isa, Numerics, Repack};
 use minfer::engine::SamplingParams;
 use minfer::gguf::Gguf;
@@ -97,12 +99,16 @@ impl DeviceArgs {
     pub(super) fn choice(&self) -> Result<DeviceChoice> {
         match (self.device, self.numerics) {
             (Device::Cuda, NumericsArg::Exact | NumericsArg::Fast) => {
-                Err(usage("--numerics exact and fast are the CPU's; a GPU has f16"))
+                Err(usage("--numerics exact and fast are the CPU's; a GPU has f16 and int8"))
             }
-            (Device::Cpu, NumericsArg::F16) => {
-                Err(usage("--numerics f16 is a GPU's; the CPU has exact and fast"))
+            (Device::Cpu, NumericsArg::F16 | NumericsArg::Int8) => {
+                Err(usage("--numerics f16 and int8 are a GPU's; the CPU has exact and fast"))
             }
-            (Device::Cuda, _) | (Device::Auto, NumericsArg::F16) => Ok(DeviceChoice::Cuda(self.gpu)),
+            (Device::Cuda, _) | (Device::Auto, NumericsArg::F16 | NumericsArg::Int8) => {
+                let int8 = self.numerics == NumericsArg::Int8;
+                let numerics = if int8 { GpuNumerics::Int8 } else { GpuNumerics::F16 };
+                Ok(DeviceChoice::Cuda { gpu: self.gpu, numerics })
+            }
             (Device::Cpu, _) | (Device::Auto, NumericsArg::Exact | NumericsArg::Fast) => {
                 Ok(DeviceChoice::Cpu)
             }
@@ -151,6 +157,10 @@ pub(super) enum NumericsArg {
     /// Half precision with sums in single precision and a fixed order, on a GPU
     #[cfg(feature = "cuda")]
     F16,
+    /// Bytes under a scale for every 32 values with integer sums and a fixed order, on a GPU: one token at a time is
+    /// faster than with f16, prompts are slower
+    #[cfg(feature = "cuda")]
+    Int8,
 }
 
 impl From<NumericsArg> for Numerics {

@@ -1,0 +1,115 @@
+// The int8 profile's input of a product: a row's values as bytes under a scale for every 32 of them, where the B
+// fragments of m16n8k32 steps come from. The factor of a root mean square norm without offset is not in it: it belongs to
+// all values, so it is applied to the result, and neither scales nor bytes wait for it.
+#pragma once
+#include "prepare.cuh"
+#include "qt16.cuh"
+
+// Values under one scale.
+constexpr int Q8_GROUP = 32;
+
+// A group's scale, and the sums of its first and of its last 16 bytes.
+struct alignas(8) Q8Scale {
+    float scale;
+    int16_t sums[2];
+};
+
+// 256 values: for each group and t of a quad the bytes of its two k16 steps, in the order of Plane::bytes; then scales.
+constexpr int Q8_UNIT = QT_K + QT_K / Q8_GROUP * static_cast<int>(sizeof(Q8Scale));
+
+// Larger of two magnitudes; NaN if one is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+    float v;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+}
+
+// Four values of a row, `k` the first one's column, of a thread that has the same eighth of a group as its lane: stored as
+// bytes with what belongs to their group. All lanes of a warp; those beyond the end do not `store`.
+__device__ __forceinline__ void store_q8(uint8_t* out, int k, const float4& y, bool store) {
+    float most = max_or_nan(max_or_nan(fabsf(y.x), fabsf(y.y)), max_or_nan(fabsf(y.z), fabsf(y.w)));
+#pragma unroll
+    for (int d = 1; d < 8; d *= 2) most = max_or_nan(most, __shfl_xor_sync(~0u, most, d));
+    // NaN and infinities stay in the scale, and what is too small for an inverse is zero. Products of the largest value
+    // with an inverse that is off by its last bit still round to 127.
+    float inverse;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(most));
+    inverse = most >= 127.0f * 1.17549435e-38f ? 127.0f * inverse : 0.0f;
+    const uint32_t x = __float2int_rn(y.x * inverse) & 255, z = __float2int_rn(y.z * inverse) & 255;
+    const uint32_t yy = __float2int_rn(y.y * inverse) & 255, w = __float2int_rn(y.w * inverse) & 255;
+    const uint32_t own = x | yy << 8 | z << 16 | w << 24;
+    int sum = __dp4a(static_cast<int>(own), 0x01010101, 0);
+    // The values 8 further on, or back: together they are two words, of which each thread stores one.
+    const uint32_t other = __shfl_xor_sync(~0u, own, 2);
+    const bool second = threadIdx.x & 2;
+    const uint32_t word = second ? prmt(own, other, 0x3726) : prmt(own, other, 0x5140);
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const int last = __shfl_xor_sync(~0u, sum, 4);
+    if (!store) return;
+    // Of 16 values k16 … + 15, thread i of four has 4i …; words are t = 0 … 3, and a group's two steps alternate.
+    const int k16 = k % 32 / 16, t = k % 8 / 4 * 2 + (second ? 1 : 0);
+    *reinterpret_cast<uint32_t*>(out + k / QT_K * Q8_UNIT + k % QT_K / 32 * 32 + t * 8 + k16 * 4) = word;
+    if (threadIdx.x % 8 == 0) {
+        Q8Scale scale;
+        scale.scale = most * (1.0f / 127.0f);
+        scale.sums[0] = static_cast<int16_t>(sum);
+        scale.sums[1] = static_cast<int16_t>(last);
+        *reinterpret_cast<Q8Scale*>(out + k / QT_K * Q8_UNIT + QT_K + k % QT_K / 32 * 8) = scale;
+    }
+}
+
+// Columns `begin` to `end` of a row, multiples of 256, to `out`. Returns what their products are to be multiplied with.
+// `batch` has what `load_norm` gives for `begin`. All threads of the block, which has come together after the last store.
+__device__ __forceinline__ float prepare_part_q8(const RowArgs& a, RowBatch& batch, uint8_t* out, int begin, int end,
+                                                 float* shared) {
+    const Norm kind = static_cast<Norm>(a.norm.kind);
+    const bool late = kind == Norm::Rms && !a.norm.bias && a.act < 0 && !a.other;
+    const int own = 4 * threadIdx.x;
+    batch.load_values(a, begin + own);
+    Moments m = {0.0f, 1.0f};
+    if (kind != Norm::None && !late) {
+        float unused;
+        m = row_moments(a, batch, unused, shared);
+    }
+    float squares = 0.0f;
+    for (int first = 0; first < end - begin; first += BATCH * QUADS) {
+        if (first != 0) {
+            batch.load_norm(a, begin + own + first);
+            batch.load_values(a, begin + own + first);
+        }
+#pragma unroll
+        for (int j = 0; j < BATCH; ++j) {
+            const int i = begin + own + first + j * QUADS;
+            // What a whole warp has beyond the end; pairs of quads keep each other company.
+            if (j % 2 == 0 && i - 4 * static_cast<int>(threadIdx.x % WARP) >= end) break;
+            const float4 v = batch.x[j], w = batch.weight[j];
+            float4 y = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
+            if (late) {
+                squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
+            } else {
+                y = i < a.n ? batch.value(a, m, j) : float4();
+            }
+            if (a.plain && !late && i < a.n) *reinterpret_cast<float4*>(a.plain + i) = y;
+            store_q8(out, i - begin, y, i < end);
+        }
+    }
+    if (late) {
+        squares = warp_sum(squares);
+        if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = squares;
+        __syncthreads();
+        squares = shared[0];
+#pragma unroll
+        for (int w = 1; w < PREPARE_WARPS; ++w) squares += shared[w];
+        m.factor = 1.0f / sqrtf(squares / static_cast<float>(a.n) + a.norm.eps);
+        // Values, where they are wanted too: read once more, for the few rows that have them.
+        for (int i = own; a.plain && i < a.n; i += QUADS) {
+            const float4 v = quad_of<true>(a.x, i, a.n), w = quad_of(a.norm.weight, i, a.n);
+            auto one = [&](float x, float weight) { return RowBatch::one(a, m, x, 0.0f, weight, 0.0f); };
+            *reinterpret_cast<float4*>(a.plain + i) = make_float4(one(v.x, w.x), one(v.y, w.y), one(v.z, w.z), one(v.w, w.w));
+        }
+        return m.factor;
+    }
+    __syncthreads();
+    return 1.0f;
+}
