@@ -5,6 +5,7 @@ use minfer::cpu::{CpuDevice, CpuOptions, Host};
 use minfer::facts::{Facts, human_bytes, human_count};
 use minfer::gguf::{self, Gguf};
 use minfer::model::{LoadOptions, MemoryPlan, plan_memory};
+use minfer::plan_on_gpu;
 use minfer::source::Source;
 use minfer::tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::{Value, json};
@@ -46,6 +47,7 @@ impl Args {
             ChatTemplate::from_gguf(gguf.metadata()).map(|t| t.is_some()).map_err(|e| e.to_string());
         let reason = plan.as_ref().err().or(vocabulary.as_ref().err());
         let free = Host::detect().memory_available;
+        let gpu = plan_on_gpu(&gguf, &options);
         if self.json {
             let mut report = json!({
                 "file": facts,
@@ -53,6 +55,14 @@ impl Args {
                 "kernels": facts.kernels(device.isa(), device.numerics()),
                 "memory": plan.as_ref().ok().map(memory_json),
                 "memory_available": free,
+                "gpu": gpu.as_ref().map(|gpu| match gpu {
+                    Ok(gpu) => json!({
+                        "name": gpu.name,
+                        "memory": memory_json(&gpu.plan),
+                        "memory_available": gpu.free,
+                    }),
+                    Err(why) => json!({ "reason": why.to_string() }),
+                }),
                 "runs": reason.is_none(),
                 "reason": reason,
                 "vocabulary": vocabulary.as_ref().ok().map(Tokenizer::vocab_size),
@@ -81,8 +91,13 @@ impl Args {
             Err(e) => format!("template      cannot be used: {}\n", e.replace('\n', " ")),
         };
         text += &match (&plan, reason) {
-            (Ok(plan), None) => runs(plan, free),
+            (Ok(plan), None) => runs("runs here", plan, free),
             (_, Some(why)) | (Err(why), None) => format!("runs here     no: {why}\n"),
+        };
+        text += &match &gpu {
+            Some(Ok(gpu)) if vocabulary.is_ok() => runs("on the GPU", &gpu.plan, Some(gpu.free)),
+            Some(Err(why)) => format!("on the GPU    no: {why}\n"),
+            _ => String::new(),
         };
         if self.metadata {
             text += "\nmetadata\n";
@@ -138,8 +153,8 @@ fn describe(gguf: &Gguf, facts: &Facts) -> String {
     text
 }
 
-/// Whether it runs, with how much memory.
-fn runs(plan: &MemoryPlan, free: Option<u64>) -> String {
+/// Whether it runs `there`, with how much memory.
+fn runs(there: &str, plan: &MemoryPlan, free: Option<u64>) -> String {
     let total = plan.total();
     let verdict = match free {
         Some(free) if free < total => {
@@ -149,7 +164,7 @@ fn runs(plan: &MemoryPlan, free: Option<u64>) -> String {
         None => format!("needs {}", human_bytes(total)),
     };
     format!(
-        "runs here     {verdict}\n                weights {}, cache {} ({} per token), activations {}\n",
+        "{there:<14}{verdict}\n                weights {}, cache {} ({} per token), activations {}\n",
         human_bytes(plan.weights),
         human_bytes(plan.kv),
         plan.kv_per_token,
