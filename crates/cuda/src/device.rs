@@ -12,10 +12,10 @@ mod state;
 mod tests;
 
 use crate::args::{Address, HeadsArgs, NormArgs, at};
-use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, Unavailable};
+use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, STATIC_SHARED, Unavailable};
 use crate::kernels::Kernels;
 use crate::launch::{Lane, Queue};
-use crate::matrix::{Matrix, WGMMA};
+use crate::matrix::{Matrix, has_wgmma};
 use crate::numerics::Numerics;
 use minfer_ops::*;
 use state::State;
@@ -65,8 +65,9 @@ struct Common {
     attention_walk: [Kernel; 3],
     attention_split: [Kernel; 3],
     attention_merge: Kernel,
-    /// Of many tokens, for heads of as many channels.
+    /// Of many tokens, for heads of as many channels: of every GPU, and of those with `wgmma`.
     attention_tile: [(usize, Kernel); 2],
+    attention_wgmma: Option<[(usize, Kernel); 2]>,
     argmax: Kernel,
     sample_bins: Kernel,
     sample_draw: Kernel,
@@ -192,11 +193,12 @@ impl CudaDevice {
         let failed = |error: DeviceError| Unavailable::Failed(error.to_string());
         let kernels = Kernels::load(&gpu).map_err(failed)?;
         let get = |module: &str, name: &str| kernels.get(module, name).map_err(failed);
-        let with_shared = |module: &str, name: &str| -> Result<Kernel, Unavailable> {
+        let allowed = |module: &str, name: &str, fixed: usize| -> Result<Kernel, Unavailable> {
             let kernel = get(module, name)?;
-            gpu.allow_shared(kernel).map_err(|failure| Unavailable::Failed(failure.to_string()))?;
+            gpu.allow_shared(kernel, fixed).map_err(|failure| Unavailable::Failed(failure.to_string()))?;
             Ok(kernel)
         };
+        let with_shared = |module: &str, name: &str| allowed(module, name, STATIC_SHARED);
         let attention = |kind: &str| -> Result<[Kernel; 3], Unavailable> {
             let of = |d: usize| get("attention", &format!("attention_{kind}_d{d}"));
             Ok([of(64)?, of(128)?, of(256)?])
@@ -215,6 +217,13 @@ impl CudaDevice {
                 (64, with_shared("attention_tile", "attention_tile_d64")?),
                 (128, with_shared("attention_tile", "attention_tile_d128")?),
             ],
+            attention_wgmma: match has_wgmma(&gpu.info) {
+                true => Some([
+                    (64, allowed("attention_wgmma", "attention_wgmma_d64", 0)?),
+                    (128, allowed("attention_wgmma", "attention_wgmma_d128", 0)?),
+                ]),
+                false => None,
+            },
             argmax: get("argmax", "argmax")?,
             sample_bins: get("sample", "sample_bins")?,
             sample_draw: get("sample", "sample_draw")?,
@@ -296,7 +305,7 @@ impl Device for CudaDevice {
     /// Tiles of tokens fill the multiprocessors only together with many others; other kernels do not need so many, nor
     /// the memory for them.
     fn step_tokens(&self) -> usize {
-        if self.gpu.info.capability == WGMMA { 2048 } else { 512 }
+        if has_wgmma(&self.gpu.info) { 2048 } else { 512 }
     }
 
     fn load_embedding(&mut self, table: Weight) -> Result<Embedding, DeviceError> {

@@ -305,10 +305,10 @@ impl Gpu {
         Ok(Module { context: Arc::clone(&self.context), handle })
     }
 
-    /// Lets a kernel have as much shared memory as a block can.
-    pub(crate) fn allow_shared(&self, kernel: Kernel) -> Result<(), Failure> {
+    /// Lets a kernel have as much shared memory as a block can, less what it has as static memory.
+    pub(crate) fn allow_shared(&self, kernel: Kernel, fixed: usize) -> Result<(), Failure> {
         // The limit holds for static and dynamic together.
-        let bytes = self.info.shared_per_block.saturating_sub(STATIC_SHARED);
+        let bytes = self.info.shared_per_block.saturating_sub(fixed);
         // SAFETY: a live kernel.
         unsafe { call!(self.driver(), cuFuncSetAttribute(kernel.0, sys::MAX_DYNAMIC_SHARED, bytes as c_int)) }
     }

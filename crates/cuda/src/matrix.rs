@@ -3,9 +3,9 @@
 use crate::args::{
     Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, TileArgs, TileMatrix, at,
 };
-use crate::driver::{Buffer, Gpu, Kernel, Shape};
+use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, STATIC_SHARED, Shape};
 use crate::k_segments;
-use crate::kernels::{KERNEL_TYPES, Kernels, QT16_TYPES};
+use crate::kernels::{ARCHS, KERNEL_TYPES, Kernels, QT16_TYPES};
 use crate::launch::Lane;
 use crate::numerics::Numerics;
 use minfer_ops::{DeviceError, GgmlType, Weight};
@@ -16,7 +16,7 @@ const FEW_TOKENS: usize = 8;
 const TOKEN_TILE: usize = 32;
 const BYTES_TILE: usize = 16;
 /// The compute capability whose `wgmma` instructions the kernels for tiles are made of.
-pub(crate) const WGMMA: (i32, i32) = (9, 0);
+const WGMMA: (i32, i32) = (9, 0);
 /// Tokens of an input's tile, `TILE_TOKENS` of `csrc/prepare.cuh`, and tokens from which tiles are worth it.
 pub(crate) const TILE_TOKENS: usize = 128;
 const MANY_TOKENS: usize = 33;
@@ -423,6 +423,11 @@ pub(crate) fn tile_products(
     unsafe { lane.enqueue(kernel, shape, &args) }
 }
 
+/// Whether a GPU has `wgmma` instructions and this build kernels of them.
+pub(crate) fn has_wgmma(info: &GpuInfo) -> bool {
+    info.capability == WGMMA && ARCHS.split(',').any(|arch| arch == "90a")
+}
+
 /// The kernels for products with few tokens, and with many in blocks of `tile`.
 fn products(kernels: &Kernels, layout: &str, name: &str, tile: usize) -> Result<[Kernel; 2], DeviceError> {
     let of = |tokens: usize| {
@@ -434,12 +439,12 @@ fn products(kernels: &Kernels, layout: &str, name: &str, tile: usize) -> Result<
 /// The kernels for tiles of tokens, of GPUs of compute capability 9.0, and their shared memory, `SHARED` of
 /// `csrc/matmul/wgmma.cuh`.
 fn tiled(gpu: &Gpu, kernels: &Kernels, name: &str, unit_bytes: usize) -> Result<Option<Tiled>, DeviceError> {
-    if gpu.info.capability != WGMMA {
+    if !has_wgmma(&gpu.info) {
         return Ok(None);
     }
     let get = |form: &str| -> Result<Kernel, DeviceError> {
         let kernel = kernels.get("matmul_wgmma", &format!("matmul_wgmma_{name}{form}"))?;
-        gpu.allow_shared(kernel)?;
+        gpu.allow_shared(kernel, STATIC_SHARED)?;
         Ok(kernel)
     };
     let (token_stages, weight_stages) = (6, 3);

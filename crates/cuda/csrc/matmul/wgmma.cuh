@@ -2,6 +2,7 @@
 // from shared memory, and the tensor cores work while the next fragments are made. The chain of m64n128k16 steps has the
 // bits of m16n8k16's, so the sums are those of matmul/qt16.cuh.
 #pragma once
+#include "../hopper.cuh"
 #include "../matmul.cuh"
 #include "../prepare.cuh"
 #include "../qt16.cuh"
@@ -55,61 +56,18 @@ template <class U>
 constexpr int SHARED = X_STAGES * X_BYTES + W_STAGES * W_BYTES<U> + 16 * (X_STAGES + W_STAGES);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ void bar_init(uint32_t bar, int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-__device__ __forceinline__ void bar_arrive(uint32_t bar) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-__device__ __forceinline__ void bar_expect(uint32_t bar, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity) {
-    uint32_t done;
-    do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(bar), "r"(parity)
-                     : "memory");
-    } while (!done);
-}
-__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t bar) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(bar)
-                 : "memory");
-}
-
-// Stages of a ring and the parity of their barriers.
-template <int STAGES>
-struct Turn {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
+using namespace hopper;
 
 // D (64 × 128) = A · B, or += unless `fresh`. A: m64k16 in registers, B: k16n128 in shared memory.
 __device__ __forceinline__ void multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool fresh) {
-    asm volatile(
-        "{ .reg .pred p; setp.eq.u32 p, %69, 0;"
-        " wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"
-        " {%64, %65, %66, %67}, %68, p, 1, 1, 0; }"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<uint32_t>(fresh)));
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, %69, 0;"
+                 " wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " MINFER_64
+                 ", {%64, %65, %66, %67}, %68, p, 1, 1, 0; }"
+                 : MINFER_OF_64(d)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<uint32_t>(fresh)));
 }
-__device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
-// Descriptors of B, along K: rows of 128 bytes with the swizzle of 128, eight of them 1024 bytes; and 8 × 16-byte cores,
-// the next along K after 128 bytes, along the tokens after 256.
-__device__ __forceinline__ uint64_t tokens_at(uint32_t address) {
-    return static_cast<uint64_t>(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
+// Descriptor of the sums, along K: 8 × 16-byte cores, the next along K after 128 bytes, along the tokens after 256.
 __device__ __forceinline__ uint64_t sums_at(uint32_t address) {
     return static_cast<uint64_t>(address >> 4 & 0x3fff) | 8ull << 16 | 16ull << 32;
 }
@@ -250,7 +208,7 @@ __device__ __forceinline__ void consume(const TileArgs& a, uint8_t* memory, uint
             for (int step = 0; step < 4; ++step) U::fragment(fragment[step], raw, of_slab, slab, step);
             if (U::HAS_MIN && slab == 3) U::min_fragment(least, scales);
             bar_wait(x_full + 8 * of_x.stage, of_x.parity);
-            const uint64_t tokens = tokens_at(x + of_x.stage * X_BYTES);
+            const uint64_t tokens = swizzled_at(x + of_x.stage * X_BYTES);
             multiply_begin();
 #pragma unroll
             for (int step = 0; step < 4; ++step) {
@@ -258,7 +216,7 @@ __device__ __forceinline__ void consume(const TileArgs& a, uint8_t* memory, uint
             }
             if (U::HAS_MIN && slab == 3) multiply(acc, least, sums_at(w + unit + GROUPS * U::BYTES), false);
             multiply_commit();
-            multiply_wait();
+            multiply_wait<0>();
             if (lane == 0) bar_arrive(x_empty + 8 * of_x.stage);
             of_x.next();
         }
@@ -301,8 +259,7 @@ __device__ __forceinline__ void body(const TileArgs& a) {
             bar_init(bars + 8 * full, 1);
             bar_init(bars + 8 * empty, GROUPS);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        bars_made();
     }
     __syncthreads();
     grid_wait();

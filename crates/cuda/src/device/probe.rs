@@ -4,7 +4,7 @@ use super::CudaDevice;
 use crate::args::{ProbeArgs, at};
 use crate::driver::Shape;
 use crate::kernels::{KERNEL_TYPES, QT16_TYPES};
-use crate::matrix::WGMMA;
+use crate::matrix::has_wgmma;
 use crate::numerics::Numerics;
 use minfer_ops::{DeviceError, GgmlType};
 use std::time::Instant;
@@ -45,7 +45,7 @@ impl CudaDevice {
 
     /// Names of the product kernels that matrices of these types run on: tokens by tokens, and many at once.
     pub fn kernels_of_types(&self, types: &[GgmlType]) -> Vec<String> {
-        let wgmma = self.gpu.info.capability == WGMMA;
+        let wgmma = has_wgmma(&self.gpu.info);
         let of = |ty: &GgmlType| {
             let int8 = self.numerics == Numerics::Int8;
             let layouts: &[&str] = match QT16_TYPES.iter().any(|(t, _)| t == ty) {

@@ -31,6 +31,15 @@ const fn attention_tile_shared(dim: usize) -> usize {
     queries + ring + 4 * dim / 2 * ATTENTION_TILE_THREADS
 }
 
+/// Threads of a block of `csrc/attention_wgmma.cu`, which has as many rows.
+const ATTENTION_WGMMA_THREADS: usize = 384;
+
+/// Bytes of its `struct Shared`, which the compiler checks there.
+const fn attention_wgmma_shared(dim: usize) -> usize {
+    let stages = if dim == 128 { 6 } else { 8 };
+    2 * ATTENTION_TILE_ROWS * dim + stages * (2 * 2 * KV_BLOCK * dim + 16)
+}
+
 /// What [`CudaDevice::prepare`] reads.
 pub(super) struct Source<'a> {
     pub(super) x: Address,
@@ -341,12 +350,10 @@ impl CudaDevice {
             state.own_spans().iter().map(of).sum()
         };
         if split.is_none()
-            && let Some((_, kernel)) = self.common.attention_tile.iter().find(|(dim, _)| *dim == heads.dim)
-            && attention_tile_shared(heads.dim) + STATIC_SHARED <= self.gpu.info.shared_per_block
+            && let Some((kernel, threads, shared)) = self.attention_of_many(spec)
         {
-            let shape = Shape::new([heads.kv, tiles(ATTENTION_TILE_ROWS), 1], ATTENTION_TILE_THREADS)
-                .with_shared(attention_tile_shared(heads.dim));
-            return self.enqueue(*kernel, shape, &args);
+            let grid = [heads.kv, tiles(ATTENTION_TILE_ROWS), 1];
+            return self.enqueue(kernel, Shape::new(grid, threads).with_shared(shared), &args);
         }
         let tiles = tiles(ROW_TILE);
         match split {
@@ -361,6 +368,23 @@ impl CudaDevice {
                 self.enqueue(self.common.attention_walk[size], shape, &args)
             }
         }
+    }
+
+    /// The kernel with a tile of rows in a block, its threads and shared memory, if there is one for this attention.
+    fn attention_of_many(&self, spec: &AttentionSpec) -> Option<(Kernel, usize, usize)> {
+        let (common, dim) = (&self.common, spec.heads.dim);
+        // The faster one takes the largest score before it is scaled.
+        if let Some(kernels) = &common.attention_wgmma
+            && let Some((_, kernel)) = kernels.iter().find(|(d, _)| *d == dim)
+            && spec.soft_cap.is_none()
+            && spec.scale > 0.0
+        {
+            return Some((*kernel, ATTENTION_WGMMA_THREADS, attention_wgmma_shared(dim)));
+        }
+        let (_, kernel) = common.attention_tile.iter().find(|(d, _)| *d == dim)?;
+        let shared = attention_tile_shared(dim);
+        let fits = shared + STATIC_SHARED <= self.gpu.info.shared_per_block;
+        fits.then_some((*kernel, ATTENTION_TILE_THREADS, shared))
     }
 
     pub(super) fn run_attn_out(&self, stage: &AttnOut) -> Result<(), DeviceError> {
