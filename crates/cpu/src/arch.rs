@@ -49,8 +49,8 @@ pub(crate) struct Kernels {
     pub(crate) wide: Option<&'static WideKernels>,
     /// Tokens from which quantized activations are to lie in [`Layout::Tiles`].
     pub(crate) tiles_from: usize,
-    /// Bytes ahead at which weights with 32-value blocks are asked for with a single token; 0 leaves it to the hardware.
-    /// Measured.
+    /// Bytes ahead at which quantized weights are asked for with a single token; 0 leaves it to the hardware, or to
+    /// [`Simd::AHEAD`](crate::simd::Simd::AHEAD). Measured.
     pub(crate) ahead: usize,
     pub(crate) norm: unsafe fn(&NormJob),
     pub(crate) quantize32: unsafe fn(&QuantizeJob),

@@ -40,7 +40,8 @@ pub(crate) trait Simd: Copy {
     /// Whether the loop over the scales of a super-block is unrolled where shifts depend on it.
     const UNROLLED: bool;
 
-    /// Bytes ahead at which a K-quant's weights are asked for with a single token; 0 leaves it to the hardware. Measured.
+    /// Bytes ahead at which the weights of K-quants with scales per 32 are asked for with a single token; 0 leaves it to the
+    /// level. Measured.
     const AHEAD: usize = 0;
 
     /// What [`Simd::dot_signed`] adds to each weight.

@@ -107,7 +107,7 @@ pub(crate) struct MatMul {
     pub(crate) out: *mut f32,
     /// Elements between tokens of `out`.
     pub(crate) out_stride: usize,
-    /// Bytes ahead at which weights with 32-value blocks are asked for with a single token, or 0.
+    /// Bytes ahead at which quantized weights are asked for with a single token, or 0.
     pub(crate) ahead: usize,
 }
 
@@ -247,6 +247,11 @@ unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
 ) {
     const { assert!(!F::HAS_MIN || F::ZERO == 0) };
     let groups = job.k / 256;
+    let ahead = match T {
+        1 if F::SCALED == 32 && S::AHEAD > 0 => S::AHEAD,
+        1 => job.ahead,
+        _ => 0,
+    };
     // SAFETY: the job's pointers cover `groups` super-blocks of T tokens; the caller vouches for the ISA.
     unsafe {
         let q: [*const i8; T] = std::array::from_fn(|t| job.acts.q.add((first + t) * job.k));
@@ -260,10 +265,10 @@ unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
             macro_rules! two_scales {
                 ($p:expr) => {{
                     let (j, p) = (2 * $p, $p);
-                    if T == 1 && F::SCALED == 32 && S::AHEAD > 0 {
-                        let quarter = F::GROUP_BYTES / 4;
-                        for line in 0..quarter / 64 {
-                            S::prefetch(group.wrapping_add(S::AHEAD + quarter * p + 64 * line));
+                    if ahead > 0 {
+                        let part = F::GROUP_BYTES / (128 / F::SCALED);
+                        for line in 0..part.div_ceil(64) {
+                            S::prefetch(group.wrapping_add(ahead + part * p + 64 * line));
                         }
                     }
                     add_scaled::<S, F, T>(group, &a, j, &mut s);
