@@ -8,6 +8,11 @@ use minfer_ops::{DeviceError, GgmlType};
 /// One fat binary per source file.
 static MODULES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
+/// The embedded fat binary of `csrc/<name>.cu`.
+pub fn module(name: &str) -> Option<&'static [u8]> {
+    MODULES.iter().find(|(module, _)| *module == name).map(|(_, image)| *image)
+}
+
 /// Architectures that this build has kernels for, as `MINFER_CUDA_ARCHS` takes them.
 pub const ARCHS: &str = env!("MINFER_CUDA_ARCHS");
 

@@ -61,7 +61,7 @@ pub use device::{CudaDevice, CudaOptions};
 #[cfg(feature = "cuda")]
 pub use driver::{GpuInfo, Unavailable, gpus};
 #[cfg(feature = "cuda")]
-pub use kernels::{ARCHS, KERNEL_TYPES};
+pub use kernels::{ARCHS, KERNEL_TYPES, module};
 pub use numerics::Numerics;
 
 /// Number of the K segments of a product with `k` columns: part of the profile, so a function of `k` alone. With K in

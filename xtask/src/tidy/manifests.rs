@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("minfer-cpu", &["minfer-gguf", "minfer-ops"]),
     ("minfer-cuda", &["minfer-gguf", "minfer-ops"]),
     ("minfer-engine", &[]),
+    ("minfer-lab", &["minfer-cuda"]),
     ("minfer-model", &["minfer-gguf", "minfer-ops", "minfer-cpu", "minfer-cuda", "minfer-engine"]),
     (
         "minfer",
