@@ -21,7 +21,8 @@ for what; do
         # Without a GPU that can be used the tests would skip; doctor says why.
         ./minfer doctor | grep -q 'will be used' || exit 1
         ./test-kernels --nocapture --test-threads 1 || exit 1
-        ./test-families --nocapture --test-threads 1 || exit 1 ;;
+        ./test-families --nocapture --test-threads 1 || exit 1
+        ./test-sampling --nocapture --test-threads 1 || exit 1 ;;
     bench)
         for shape in ${SHAPES:-llama-3.2-1b qwen2.5-7b}; do
             [ -f "$shape.gguf" ] || ./minfer synth "$shape" "$shape.gguf" || exit 1
@@ -44,9 +45,17 @@ pub(crate) fn run(root: &Path, arch: &str) -> Result<()> {
     let binary = build(root, arch, &["build", "-p", "minfer", "--features", "cuda"], "minfer")?;
     let kernels = ["test", "--no-run", "-p", "minfer-cuda", "--features", "cuda", "--lib"];
     let kernels = build(root, arch, &kernels, "minfer_cuda")?;
-    let families = ["test", "--no-run", "-p", "minfer-model", "--features", "cuda", "--test", "cuda"];
-    let families = build(root, arch, &families, "cuda")?;
-    for (from, name) in [(binary, "minfer"), (kernels, "test-kernels"), (families, "test-families")] {
+    let of_model = |test| {
+        let args = ["test", "--no-run", "-p", "minfer-model", "--features", "cuda", "--test", test];
+        build(root, arch, &args, test)
+    };
+    let all = [
+        (binary, "minfer"),
+        (kernels, "test-kernels"),
+        (of_model("cuda")?, "test-families"),
+        (of_model("cuda_sampling")?, "test-sampling"),
+    ];
+    for (from, name) in all {
         let to = folder.join(name);
         let status = Command::new("strip").arg("-o").arg(&to).arg(&from).status();
         if !status.context("cannot run strip")?.success() {

@@ -1,12 +1,46 @@
 // Attention of many tokens, or of few in any company; one token has decode_attention.cu.
 #include "attention.cuh"
+#include "cache.cuh"
 
 using namespace attention;
 
 namespace {
+// Block number `at`, of a layer's blocks of all key heads.
+__device__ __forceinline__ const half* block_of(const half* cache, Kv type, size_t at, int dim) {
+    return reinterpret_cast<const half*>(reinterpret_cast<const uint8_t*>(cache) + at * kv_block_bytes(type, dim));
+}
+
+// Weights times a block of values in q8_0, of which keys up to `last` are seen.
+template <int SUMS>
+__device__ __forceinline__ void add_block(const AttentionArgs& a, float (&acc)[SUMS][4],
+                                          const uint32_t (&p)[WARP_KEYS / 8][2], const uint8_t* codes, int last) {
+    const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, dim = a.dim;
+    const half* scales = reinterpret_cast<const half*>(codes + KV_BLOCK * dim);
+#pragma unroll
+    for (int step = 0; step < WARP_KEYS / 16; ++step) {
+        const uint32_t w[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
+#pragma unroll
+        for (int c = 0; c < 8 * SUMS; c += KV_GROUP) {
+            if (c >= dim) break;
+            uint32_t four[4], pair[2];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int key = 16 * step + 2 * t + i / 2 * 8 + i % 2;
+                // Keys that no row sees may hold what another sequence left there, NaN even.
+                const bool seen = key <= last;
+                four[i] = seen ? *reinterpret_cast<const uint32_t*>(codes + key * dim + c + 4 * g) : 0;
+                const uint32_t scale =
+                    seen ? *reinterpret_cast<const uint16_t*>(scales + c / KV_GROUP * KV_BLOCK + key) : 0;
+                pair[i / 2] = i % 2 ? pair[i / 2] | scale << 16 : scale;
+            }
+            add_values(acc + c / 8, w, four, pair[0], pair[1]);
+        }
+    }
+}
+
 // A tile of 16 rows of one key head. Grid: segments (or 1) × kv heads × tiles. SPLIT: a block computes the partial of
-// one segment; otherwise it walks all and finishes.
-template <int D, bool SPLIT>
+// one segment; otherwise it walks all and finishes. ANY: of a cache of any types; otherwise it is f16.
+template <int D, bool SPLIT, bool ANY>
 __device__ __forceinline__ void attend(const AttentionArgs& a) {
     // Channels of V that a warp holds at a time: what fits beside the outputs of 256 channels.
     constexpr int V_COLS = D == 256 ? 64 : D;
@@ -64,14 +98,36 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
         const half *k = nullptr, *v = nullptr;
         if (any) {
             const size_t block = physical_block(a.spans, span, a.group, key0 / KV_BLOCK);
-            const size_t at = (block * a.kv_heads + kv_head) * KV_BLOCK * dim;
-            k = a.k + at;
-            v = a.v + at;
+            if (ANY) {
+                const size_t at = block * a.kv_heads + kv_head;
+                k = block_of(a.k, static_cast<Kv>(a.k_type), at, dim);
+                v = block_of(a.v, static_cast<Kv>(a.v_type), at, dim);
+            } else {
+                const size_t at = (block * a.kv_heads + kv_head) * KV_BLOCK * dim;
+                k = a.k + at;
+                v = a.v + at;
+            }
         }
         float s[WARP_KEYS / 8][4];
 #pragma unroll
         for (int n = 0; n < WARP_KEYS / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
-        if (any) {
+        if (ANY && any && static_cast<Kv>(a.k_type) == Kv::Q8_0) {
+            const uint8_t* codes = reinterpret_cast<const uint8_t*>(k);
+            const half* scales = reinterpret_cast<const half*>(codes + KV_BLOCK * dim);
+#pragma unroll
+            for (int c = 0; c < D; c += KV_GROUP) {
+                if (c >= dim) break;
+                const uint4 none = make_uint4(0, 0, 0, 0);
+                const uint4 w0 = has0 ? *reinterpret_cast<const uint4*>(a.q + q0 * dim + c + 8 * t) : none;
+                const uint4 w1 = has1 ? *reinterpret_cast<const uint4*>(a.q + q1 * dim + c + 8 * t) : none;
+#pragma unroll
+                for (int n = 0; n < WARP_KEYS / 8; ++n) {
+                    const uint2 key = *reinterpret_cast<const uint2*>(codes + (8 * n + g) * dim + c + 8 * t);
+                    add_scores(s[n], w0, w1, key,
+                               *reinterpret_cast<const uint32_t*>(scales + c / KV_GROUP * KV_BLOCK + 8 * n + 2 * t));
+                }
+            }
+        } else if (any) {
 #pragma unroll
             for (int c = 0; c < D; c += 16) {
                 if (c >= dim) break;
@@ -80,12 +136,16 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
                 q[1] = has1 ? *reinterpret_cast<const uint32_t*>(a.q + q1 * dim + c + 2 * t) : 0;
                 q[2] = has0 ? *reinterpret_cast<const uint32_t*>(a.q + q0 * dim + c + 8 + 2 * t) : 0;
                 q[3] = has1 ? *reinterpret_cast<const uint32_t*>(a.q + q1 * dim + c + 8 + 2 * t) : 0;
+                auto multiply = [&](const auto& operand) {
 #pragma unroll
-                for (int n = 0; n < WARP_KEYS / 8; ++n) {
-                    const half* key = k + (8 * n + g) * dim + c + 2 * t;
-                    mma_m16n8k16(s[n], q, *reinterpret_cast<const uint32_t*>(key),
-                                 *reinterpret_cast<const uint32_t*>(key + 8));
-                }
+                    for (int n = 0; n < WARP_KEYS / 8; ++n) {
+                        const half* key = k + (8 * n + g) * dim + c + 2 * t;
+                        operand.multiply(s[n], *reinterpret_cast<const uint32_t*>(key),
+                                         *reinterpret_cast<const uint32_t*>(key + 8));
+                    }
+                };
+                if (ANY && static_cast<Kv>(a.k_type) == Kv::BF16) multiply(SplitA(q));
+                else multiply(HalfA(q));
             }
         }
         uint32_t p[WARP_KEYS / 8][2];
@@ -93,7 +153,10 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
         float acc[D / 8][4];
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-        if (any) {
+        const bool grouped = ANY && static_cast<Kv>(a.v_type) == Kv::Q8_0;
+        if (grouped && any) {
+            add_block(a, acc, p, reinterpret_cast<const uint8_t*>(v), last_position - key0);
+        } else if (any) {
             half* tile_v = v_tile[warp];
 #pragma unroll
             for (int step = 0; step < WARP_KEYS / 16; ++step) {
@@ -111,14 +174,18 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
                             seen ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
                     }
                     __syncwarp();
+                    auto multiply = [&](const auto& operand) {
 #pragma unroll
-                    for (int c = 0; c < V_COLS; c += 16) {
-                        if (c0 + c >= dim) break;
-                        uint32_t b[4];
-                        ldmatrix_x4_trans(b, tile_v + (lane % 16) * V_STRIDE + c + lane / 16 * 8);
-                        mma_m16n8k16(acc[(c0 + c) / 8], w, b[0], b[1]);
-                        mma_m16n8k16(acc[(c0 + c) / 8 + 1], w, b[2], b[3]);
-                    }
+                        for (int c = 0; c < V_COLS; c += 16) {
+                            if (c0 + c >= dim) break;
+                            uint32_t b[4];
+                            ldmatrix_x4_trans(b, tile_v + (lane % 16) * V_STRIDE + c + lane / 16 * 8);
+                            operand.multiply(acc[(c0 + c) / 8], b[0], b[1]);
+                            operand.multiply(acc[(c0 + c) / 8 + 1], b[2], b[3]);
+                        }
+                    };
+                    if (ANY && static_cast<Kv>(a.v_type) == Kv::BF16) multiply(SplitA(w));
+                    else multiply(HalfA(w));
                 }
             }
         }
@@ -129,7 +196,8 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
                 for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        float& to = o[i < 2 ? r0 : r1][8 * n + 2 * t + i % 2];
+                        const int c = grouped ? value_channel<true>(n, i, t) : value_channel<false>(n, i, t);
+                        float& to = o[i < 2 ? r0 : r1][c];
                         to = turn == 0 ? acc[n][i] : to + acc[n][i];
                     }
                 }
@@ -179,10 +247,16 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
 
 #define KERNELS(D) \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_walk_d##D(const AttentionArgs a) { \
-        attend<D, false>(a); \
+        attend<D, false, false>(a); \
     } \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_split_d##D(const AttentionArgs a) { \
-        attend<D, true>(a); \
+        attend<D, true, false>(a); \
+    } \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_walk_any_d##D(const AttentionArgs a) { \
+        attend<D, false, true>(a); \
+    } \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_split_any_d##D(const AttentionArgs a) { \
+        attend<D, true, true>(a); \
     }
 KERNELS(64)
 KERNELS(128)

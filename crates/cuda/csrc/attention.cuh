@@ -18,7 +18,7 @@ constexpr float LOG2_E = 1.4426950408889634f;
 struct AttentionArgs {
     const half* q;           // [tokens][q_heads][dim]
     const float* q_unscale;  // [tokens][q_heads]
-    const half* k;           // of the layer: [block][kv_head][KV_BLOCK][dim]
+    const half* k;           // of the layer: [block][kv_head][KV_BLOCK][dim], or blocks of another type
     const half* v;
     float* out;      // [tokens][q_heads · dim]
     // Only if split:
@@ -33,6 +33,9 @@ struct AttentionArgs {
     float soft_cap;  // 0: none
     int window;      // 0: none
     int max_segments;
+    // `enum class Kv` of cache.cuh; kernels for f16 do not look.
+    int k_type;
+    int v_type;
 };
 
 // First position that a query at `position` sees.

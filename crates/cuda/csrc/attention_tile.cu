@@ -1,6 +1,7 @@
 // Attention of many tokens: a block has a tile of 128 rows of one key head, 16 for each warp, and walks the keys, which
 // all warps read from shared memory. A warp does for its rows what four warps do in attention.cu, in the same order.
 #include "attention.cuh"
+#include "cache.cuh"
 
 using namespace attention;
 
@@ -13,14 +14,26 @@ constexpr int STAGES = 4;
 // Chunks of a segment, a warp's share of it in attention.cu.
 constexpr int CHUNKS = ATTN_SEGMENT / WARP_KEYS;
 
-// What the host reserves, device/stages.rs: queries, blocks of keys and values, and outputs of earlier segments.
+// A block of keys or values in shared memory.
+template <int D, Kv T>
+struct Block {
+    half values[KV_BLOCK * D];
+};
 template <int D>
+struct Block<D, Kv::Q8_0> {
+    uint8_t codes[KV_BLOCK * D];             // at `code_place`
+    half scales[D / KV_GROUP][KV_BLOCK];
+};
+
+// What the host reserves, device/stages.rs: queries, blocks of keys and values, and outputs of earlier segments.
+template <int D, Kv T>
 struct Shared {
     half q[TILE_ROWS * D];
-    half ring[STAGES][KV_BLOCK * D];
+    Block<D, T> ring[STAGES];
     float out[D / 2][TILE_THREADS];
 };
-static_assert(sizeof(Shared<64>) == 81920 && sizeof(Shared<128>) == 163840, "attention_tile_shared");
+static_assert(sizeof(Shared<64, Kv::F16>) == 81920 && sizeof(Shared<128, Kv::F16>) == 163840, "attention_tile_shared");
+static_assert(sizeof(Shared<128, Kv::Q8_0>) == 163840 - STAGES * KV_BLOCK * 120, "attention_tile_shared");
 
 // Where chunk c of 8 channels of a row lies: rows that ldmatrix reads together fall into different banks.
 template <int D>
@@ -28,10 +41,12 @@ __device__ __forceinline__ int swizzled(int row, int c) {
     return row * D + (c ^ (row & 7)) * 8;
 }
 
-template <int D>
+// T: type of the cache.
+template <int D, Kv T>
 __device__ __forceinline__ void attend(const AttentionArgs& a) {
+    constexpr bool GROUPED = T == Kv::Q8_0;
     extern __shared__ __align__(16) uint8_t memory[];
-    Shared<D>& shared = *reinterpret_cast<Shared<D>*>(memory);
+    Shared<D, T>& shared = *reinterpret_cast<Shared<D, T>*>(memory);
     grid_wait();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int kv_head = blockIdx.x, share = a.q_heads / a.kv_heads;
@@ -70,16 +85,33 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
         if (j < steps && seen(key0)) {
             const bool values = j / CHUNKS % 2;
             const size_t block = physical_block(a.spans, span, a.group, key0 / KV_BLOCK);
-            const half* from = (values ? a.v : a.k) + (block * a.kv_heads + kv_head) * KV_BLOCK * D;
+            const half* tensor = values ? a.v : a.k;
             // Keys that no row of the tile sees may hold what another sequence left there, NaN even.
             const int known = min(last_position + 1 - key0, KV_BLOCK);
-            half* to = shared.ring[j % STAGES];
+            Block<D, T>& to = shared.ring[j % STAGES];
+            if constexpr (GROUPED) {
+                const uint8_t* from = reinterpret_cast<const uint8_t*>(tensor) + (block * a.kv_heads + kv_head) * kv_block_bytes(T, D);
 #pragma unroll
-            for (int i = 0; i < KV_BLOCK * (D / 8) / TILE_THREADS; ++i) {
-                const int e = threadIdx.x + i * TILE_THREADS, key = e / (D / 8), c = e % (D / 8);
-                half* place = to + swizzled<D>(key, c);
-                if (key < known) copy_async16(place, from + key * D + c * 8);
-                else *reinterpret_cast<uint4*>(place) = make_uint4(0, 0, 0, 0);
+                for (int i = 0; i < KV_BLOCK * (D / 16) / TILE_THREADS; ++i) {
+                    const int e = threadIdx.x + i * TILE_THREADS, key = e / (D / 16), c = e % (D / 16) * 16;
+                    uint8_t* place = to.codes + code_place<D>(key, c);
+                    if (key < known) copy_async16(place, from + key * D + c);
+                    else *reinterpret_cast<uint4*>(place) = make_uint4(0, 0, 0, 0);
+                }
+                if (threadIdx.x < D / KV_GROUP * KV_BLOCK / 8) {
+                    const int at = threadIdx.x * 8;
+                    copy_scales(to.scales[0] + at, reinterpret_cast<const half*>(from + KV_BLOCK * D) + at, 0,
+                                known - at % KV_BLOCK);
+                }
+            } else {
+                const half* from = tensor + (block * a.kv_heads + kv_head) * KV_BLOCK * D;
+#pragma unroll
+                for (int i = 0; i < KV_BLOCK * (D / 8) / TILE_THREADS; ++i) {
+                    const int e = threadIdx.x + i * TILE_THREADS, key = e / (D / 8), c = e % (D / 8);
+                    half* place = to.values + swizzled<D>(key, c);
+                    if (key < known) copy_async16(place, from + key * D + c * 8);
+                    else *reinterpret_cast<uint4*>(place) = make_uint4(0, 0, 0, 0);
+                }
             }
         }
         copy_commit();
@@ -106,17 +138,32 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
 #pragma unroll
             for (int n = 0; n < WARP_KEYS / 8; ++n) s[chunk][n][0] = s[chunk][n][1] = s[chunk][n][2] = s[chunk][n][3] = 0.0f;
             if (!seen(segment_key + chunk * WARP_KEYS)) continue;
-            const half* keys = shared.ring[j % STAGES];
+            const Block<D, T>& keys = shared.ring[j % STAGES];
+            if constexpr (GROUPED) {
+#pragma unroll 1
+                for (int c = 0; c < D; c += KV_GROUP) {
+                    const half* q = shared.q + swizzled<D>(warp * ROWS + g, c / 8 + t);
+                    const uint4 q0 = *reinterpret_cast<const uint4*>(q), q1 = *reinterpret_cast<const uint4*>(q + 8 * D);
 #pragma unroll
-            for (int c = 0; c < D; c += 16) {
-                uint32_t q[4];
-                ldmatrix_x4(q, shared.q + swizzled<D>(warp * ROWS + lane % 16, c / 8 + lane / 16));
+                    for (int n = 0; n < WARP_KEYS / 8; ++n) {
+                        const uint8_t* key = keys.codes + code_place<D>(8 * n + g, c + 8 * t);
+                        add_scores(s[chunk][n], q0, q1, *reinterpret_cast<const uint2*>(key),
+                                   *reinterpret_cast<const uint32_t*>(keys.scales[c / KV_GROUP] + 8 * n + 2 * t));
+                    }
+                }
+            } else {
 #pragma unroll
-                for (int n = 0; n < WARP_KEYS / 8; n += 2) {
-                    uint32_t b[4];
-                    ldmatrix_x4(b, keys + swizzled<D>(8 * n + lane / 16 * 8 + lane % 8, c / 8 + lane / 8 % 2));
-                    mma_m16n8k16(s[chunk][n], q, b[0], b[1]);
-                    mma_m16n8k16(s[chunk][n + 1], q, b[2], b[3]);
+                for (int c = 0; c < D; c += 16) {
+                    uint32_t fragment[4];
+                    ldmatrix_x4(fragment, shared.q + swizzled<D>(warp * ROWS + lane % 16, c / 8 + lane / 16));
+                    const Operand<T> q(fragment);
+#pragma unroll
+                    for (int n = 0; n < WARP_KEYS / 8; n += 2) {
+                        uint32_t b[4];
+                        ldmatrix_x4(b, keys.values + swizzled<D>(8 * n + lane / 16 * 8 + lane % 8, c / 8 + lane / 8 % 2));
+                        q.multiply(s[chunk][n], b[0], b[1]);
+                        q.multiply(s[chunk][n + 1], b[2], b[3]);
+                    }
                 }
             }
         }
@@ -195,7 +242,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
             __syncthreads();
             ask(j + STAGES - 1);
             const bool any = seen(segment_key + chunk * WARP_KEYS);
-            const half* values = shared.ring[j % STAGES];
+            const Block<D, T>& values = shared.ring[j % STAGES];
             // Channels in quarters: registers.
 #pragma unroll
             for (int c0 = 0; c0 < D; c0 += 32) {
@@ -205,14 +252,27 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
                 if (any) {
 #pragma unroll
                     for (int step = 0; step < WARP_KEYS / 16; ++step) {
-                        const uint32_t w[4] = {p[chunk][2 * step][0], p[chunk][2 * step][1], p[chunk][2 * step + 1][0],
-                                               p[chunk][2 * step + 1][1]};
+                        const uint32_t weights[4] = {p[chunk][2 * step][0], p[chunk][2 * step][1],
+                                                     p[chunk][2 * step + 1][0], p[chunk][2 * step + 1][1]};
+                        if constexpr (GROUPED) {
+                            uint32_t codes[4];
 #pragma unroll
-                        for (int c = 0; c < 32; c += 16) {
-                            uint32_t b[4];
-                            ldmatrix_x4_trans(b, values + swizzled<D>(16 * step + lane % 16, (c0 + c) / 8 + lane / 16));
-                            mma_m16n8k16(acc[c / 8], w, b[0], b[1]);
-                            mma_m16n8k16(acc[c / 8 + 1], w, b[2], b[3]);
+                            for (int i = 0; i < 4; ++i) {
+                                const int key = 16 * step + 2 * t + i / 2 * 8 + i % 2;
+                                codes[i] = *reinterpret_cast<const uint32_t*>(values.codes + code_place<D>(key, c0 + 4 * g));
+                            }
+                            const half* scales = values.scales[c0 / KV_GROUP] + 16 * step + 2 * t;
+                            add_values(acc, weights, codes, *reinterpret_cast<const uint32_t*>(scales),
+                                       *reinterpret_cast<const uint32_t*>(scales + 8));
+                        } else {
+                            const Operand<T> w(weights);
+#pragma unroll
+                            for (int c = 0; c < 32; c += 16) {
+                                uint32_t b[4];
+                                ldmatrix_x4_trans(b, values.values + swizzled<D>(16 * step + lane % 16, (c0 + c) / 8 + lane / 16));
+                                w.multiply(acc[c / 8], b[0], b[1]);
+                                w.multiply(acc[c / 8 + 1], b[2], b[3]);
+                            }
                         }
                     }
                 }
@@ -245,18 +305,28 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
         for (int half_row = 0; half_row < 2; ++half_row) {
             if (!(half_row ? has1 : has0)) continue;
             const float l = half_row ? run_l1 : run_l0;
-            float2* to = reinterpret_cast<float2*>(a.out + row_of(half_row ? r1 : r0) * D + 8 * n + 2 * t);
-            *to = make_float2(shared.out[4 * n + 2 * half_row][threadIdx.x] / l,
-                              shared.out[4 * n + 2 * half_row + 1][threadIdx.x] / l);
+            float* to = a.out + row_of(half_row ? r1 : r0) * D;
+            const float low = shared.out[4 * n + 2 * half_row][threadIdx.x] / l;
+            const float high = shared.out[4 * n + 2 * half_row + 1][threadIdx.x] / l;
+            if (GROUPED) {
+                to[value_channel<true>(n, 0, t)] = low;
+                to[value_channel<true>(n, 1, t)] = high;
+            } else {
+                *reinterpret_cast<float2*>(to + 8 * n + 2 * t) = make_float2(low, high);
+            }
         }
     }
 }
 }  // namespace
 
 // Grid: key heads × tiles.
-#define KERNEL(D) \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 1) attention_tile_d##D(const __grid_constant__ AttentionArgs a) { \
-        attend<D>(a); \
+#define KERNEL(name, D, T) \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 1) name(const __grid_constant__ AttentionArgs a) { \
+        attend<D, T>(a); \
     }
-KERNEL(64)
-KERNEL(128)
+KERNEL(attention_tile_d64, 64, Kv::F16)
+KERNEL(attention_tile_d64_bf16, 64, Kv::BF16)
+KERNEL(attention_tile_d64_q8_0, 64, Kv::Q8_0)
+KERNEL(attention_tile_d128, 128, Kv::F16)
+KERNEL(attention_tile_d128_bf16, 128, Kv::BF16)
+KERNEL(attention_tile_d128_q8_0, 128, Kv::Q8_0)

@@ -4,20 +4,24 @@
 using namespace decode_attention;
 
 namespace {
-// A warp for each head that a block is likely to have, or two blocks on a multiprocessor.
-template <bool DEEP>
-constexpr int DECODE_THREADS = DEEP ? 256 : 320;
+// A warp for each head that a block is likely to have, or two blocks on a multiprocessor. In q8_0 only those warps that have
+// keys, and as many blocks as fit: three or five.
+template <bool DEEP, Kv T>
+constexpr int DECODE_THREADS = T == Kv::Q8_0 ? WARPS * WARP : DEEP ? 256 : 320;
+template <int D, bool DEEP, Kv T>
+constexpr int DECODE_BLOCKS = T == Kv::Q8_0 ? (D == 64 ? 5 : 3) : DEEP ? 2 : 1;
 
 // What the host reserves, device/decode.rs.
 static_assert(sizeof(Shared) == 5088 && SCRATCH == 2048, "ATTENTION_SHARED");
 
 // Grid: segments × key heads × tokens.
-template <int D, bool DEEP>
+template <int D, bool DEEP, Kv T>
 __device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
     extern __shared__ __align__(16) uint8_t memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     float* scratch = reinterpret_cast<float*>(memory + sizeof(Shared));
-    half* area = reinterpret_cast<half*>(scratch + SCRATCH);
+    constexpr int THREADS = DECODE_THREADS<DEEP, T>;
+    half* area = reinterpret_cast<half*>(scratch + (T == Kv::Q8_0 ? GROUPED_SCRATCH<D, THREADS> : SCRATCH));
     const AttentionArgs& a = args.attention;
     // Where the step's tokens belong was written before its first kernel.
     Work work;
@@ -29,18 +33,23 @@ __device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
     work.index = blockIdx.x;
     work.segment = first + work.index;
     const bool works = work.index < work.segments;
-    if (works) fetch<D, DECODE_THREADS<DEEP>, DEEP>(args, work, shared, area);
+    if (works && T == Kv::Q8_0) fetch_grouped<D, THREADS>(args, work, shared, reinterpret_cast<uint8_t*>(area));
+    if (works && T != Kv::Q8_0) fetch<D, THREADS, DEEP>(args, work, shared, area);
     grid_wait();
-    if (works) attend<D, DECODE_THREADS<DEEP>, DEEP>(args, work, shared, scratch, area);
+    if (works) attend<D, THREADS, DEEP, T>(args, work, shared, scratch, area);
 }
 }  // namespace
 
-#define KERNEL(name, D, DEEP) \
-    extern "C" __global__ void __launch_bounds__(DECODE_THREADS<DEEP>, DEEP ? 2 : 1) \
+#define KERNEL(name, D, DEEP, T) \
+    extern "C" __global__ void __launch_bounds__(DECODE_THREADS<DEEP, T>, DECODE_BLOCKS<D, DEEP, T>) \
         name(const __grid_constant__ DecodeAttentionArgs a) { \
-        body<D, DEEP>(a); \
+        body<D, DEEP, T>(a); \
     }
-KERNEL(decode_attention_d64, 64, false)
-KERNEL(decode_attention_d64_deep, 64, true)
-KERNEL(decode_attention_d128, 128, false)
-KERNEL(decode_attention_d128_deep, 128, true)
+KERNEL(decode_attention_d64, 64, false, Kv::F16)
+KERNEL(decode_attention_d64_deep, 64, true, Kv::F16)
+KERNEL(decode_attention_d64_bf16, 64, true, Kv::BF16)
+KERNEL(decode_attention_d64_q8_0, 64, true, Kv::Q8_0)
+KERNEL(decode_attention_d128, 128, false, Kv::F16)
+KERNEL(decode_attention_d128_deep, 128, true, Kv::F16)
+KERNEL(decode_attention_d128_bf16, 128, true, Kv::BF16)
+KERNEL(decode_attention_d128_q8_0, 128, true, Kv::Q8_0)

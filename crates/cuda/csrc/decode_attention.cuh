@@ -3,7 +3,7 @@
 // attention.cu.
 #pragma once
 #include "attention.cuh"
-#include "heads.cuh"
+#include "cache.cuh"
 
 struct DecodeAttentionArgs {
     HeadsArgs heads;
@@ -45,6 +45,10 @@ struct alignas(16) Shared {
 // and segment.
 constexpr int SCRATCH = 2 * ROWS * MERGE_SEGMENTS;
 
+// The same of a cache in q8_0, whose blocks are small to be many: heads only. Factors take the place of codes.
+template <int D, int THREADS>
+constexpr int GROUPED_SCRATCH = THREADS / WARP * D;
+
 // Bytes of a segment's keys and values. DEEP, the second tile of values takes the place of keys that were used: two
 // blocks of long contexts share a multiprocessor, while one of a short context does not wait for memory twice.
 template <int D, bool DEEP>
@@ -56,11 +60,9 @@ __device__ __forceinline__ int swizzled(int row, int c) {
     return (row * CHUNKS + (c ^ (row & 7))) * 8;
 }
 
-// Keys of the segment, and the first channels of its values, of earlier steps; zeros for others. To be waited for with
-// copy_wait.
-template <int D, int THREADS, bool DEEP>
-__device__ __forceinline__ void fetch(const DecodeAttentionArgs& args, const Work& work, Shared& shared, half* area) {
-    const AttentionArgs& a = args.attention;
+// Where the segment's blocks of earlier steps are, and rows of the tile of queries that no head has. All threads; meets.
+template <int D, int THREADS>
+__device__ __forceinline__ void find_blocks(const AttentionArgs& a, const Work& work, Shared& shared) {
     const int from = seen_from(a, work.position);
     if (threadIdx.x < ATTN_SEGMENT / KV_BLOCK) {
         const int block = work.segment * (ATTN_SEGMENT / KV_BLOCK) + threadIdx.x;
@@ -68,6 +70,25 @@ __device__ __forceinline__ void fetch(const DecodeAttentionArgs& args, const Wor
         if (seen) shared.block[threadIdx.x] = physical_block(a.spans, a.spans.span_of[work.token], a.group, block);
     }
     __syncthreads();
+}
+
+template <int D, int THREADS>
+__device__ __forceinline__ void clear_queries(const AttentionArgs& a, Shared& shared) {
+    const int share = a.q_heads / a.kv_heads;
+    for (int i = threadIdx.x; i < (ROWS - share) * (D / 8); i += THREADS) {
+        half* to = shared.q + (share + i / (D / 8)) * (D + 8) + i % (D / 8) * 8;
+        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    }
+    if (threadIdx.x < ROWS) shared.q_unscale[threadIdx.x] = 0.0f;
+}
+
+// Keys of the segment, and the first channels of its values, of earlier steps; zeros for others. To be waited for with
+// copy_wait.
+template <int D, int THREADS, bool DEEP>
+__device__ __forceinline__ void fetch(const DecodeAttentionArgs& args, const Work& work, Shared& shared, half* area) {
+    const AttentionArgs& a = args.attention;
+    const int from = seen_from(a, work.position);
+    find_blocks<D, THREADS>(a, work, shared);
     half* values = area + ATTN_SEGMENT * D;
 #pragma unroll 1
     for (int b = 0; b < ATTN_SEGMENT / KV_BLOCK; ++b) {
@@ -95,13 +116,53 @@ __device__ __forceinline__ void fetch(const DecodeAttentionArgs& args, const Wor
         }
     }
     copy_commit();
-    // Rows of the tile of queries that no head has.
-    const int share = a.q_heads / a.kv_heads;
-    for (int i = threadIdx.x; i < (ROWS - share) * (D / 8); i += THREADS) {
-        half* to = shared.q + (share + i / (D / 8)) * (D + 8) + i % (D / 8) * 8;
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    clear_queries<D, THREADS>(a, shared);
+}
+
+// A segment in q8_0: codes of keys, [256][D], and of values, then their scales, [D / 32][256] of either.
+template <int D>
+constexpr int GROUPED_AREA = 2 * ATTN_SEGMENT * (D + 2 * D / KV_GROUP);
+
+// Scales of keys (part 0) or values (part 1).
+template <int D>
+__device__ __forceinline__ half* scales_of(uint8_t* area, int part) {
+    return reinterpret_cast<half*>(area + 2 * ATTN_SEGMENT * D) + part * ATTN_SEGMENT * (D / KV_GROUP);
+}
+
+// The same of a cache in q8_0.
+template <int D, int THREADS>
+__device__ __forceinline__ void fetch_grouped(const DecodeAttentionArgs& args, const Work& work, Shared& shared,
+                                              uint8_t* area) {
+    const AttentionArgs& a = args.attention;
+    const int from = seen_from(a, work.position);
+    find_blocks<D, THREADS>(a, work, shared);
+    const uint4 none = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int b = 0; b < ATTN_SEGMENT / KV_BLOCK; ++b) {
+        const int key0 = work.segment * ATTN_SEGMENT + b * KV_BLOCK;
+        const int first = max(from - key0, 0), end = min(work.position - key0, KV_BLOCK);
+        const size_t at = (static_cast<size_t>(shared.block[b]) * a.kv_heads + work.kv_head) * kv_block_bytes(Kv::Q8_0, D);
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            const uint8_t* tensor = reinterpret_cast<const uint8_t*>(part ? a.v : a.k) + at;
+            uint8_t* codes = area + part * ATTN_SEGMENT * D;
+            for (int i = threadIdx.x; i < KV_BLOCK * (D / 16); i += THREADS) {
+                const int key = i / (D / 16), c = i % (D / 16) * 16;
+                uint8_t* to = codes + code_place<D>(b * KV_BLOCK + key, c);
+                if (key >= first && key < end) copy_async16(to, tensor + key * D + c);
+                else *reinterpret_cast<uint4*>(to) = none;
+            }
+            half* scales = scales_of<D>(area, part) + b * KV_BLOCK;
+            const half* tensor_scales = reinterpret_cast<const half*>(tensor + KV_BLOCK * D);
+            for (int i = threadIdx.x; i < D / KV_GROUP * (KV_BLOCK / 8); i += THREADS) {
+                const int group = i / (KV_BLOCK / 8), key = i % (KV_BLOCK / 8) * 8;
+                copy_scales(scales + group * ATTN_SEGMENT + key, tensor_scales + group * KV_BLOCK + key, first - key,
+                            end - key);
+            }
+        }
     }
-    if (threadIdx.x < ROWS) shared.q_unscale[threadIdx.x] = 0.0f;
+    copy_commit();
+    clear_queries<D, THREADS>(a, shared);
 }
 
 // Factors of `count` partials of row r from n0 on, by one warp: `merge` with a scan for the running maximum.
@@ -187,17 +248,101 @@ __device__ __forceinline__ void merge_segments(const AttentionArgs& a, const Wor
     }
 }
 
-// The work, whose keys `fetch` asked for. All threads of the block; meets at its beginning, not at its end.
-template <int D, int THREADS, bool DEEP>
+// Scores of a warp's keys in q8_0, for the rows of q.
+template <int D>
+__device__ __forceinline__ void grouped_scores(float (&s)[WARP_KEYS / 8][4], const half* q, uint8_t* area, int key0) {
+    const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int c = 0; c < D; c += KV_GROUP) {
+        const uint4 q0 = *reinterpret_cast<const uint4*>(q + g * (D + 8) + c + 8 * t);
+        const uint4 q1 = *reinterpret_cast<const uint4*>(q + (g + 8) * (D + 8) + c + 8 * t);
+        const half* scales = scales_of<D>(area, 0) + c / KV_GROUP * ATTN_SEGMENT + key0 + 2 * t;
+#pragma unroll
+        for (int n = 0; n < WARP_KEYS / 8; ++n) {
+            const uint2 key = *reinterpret_cast<const uint2*>(area + code_place<D>(key0 + 8 * n + g, c + 8 * t));
+            add_scores(s[n], q0, q1, key, *reinterpret_cast<const uint32_t*>(scales + 8 * n));
+        }
+    }
+}
+
+// Where the sums of a warp go, over the codes of its keys: rows that are written together fall into different banks.
+template <int D>
+__device__ __forceinline__ int grouped_sum_place(int r, int c) {
+    static_assert(ROWS * D * sizeof(float) == WARP_KEYS * D, "sums of a warp");
+    return r * D + (c / 4 ^ r & 1) * 4 + c % 4;
+}
+
+// Weights times a warp's values in q8_0.
+template <int D>
+__device__ __forceinline__ void grouped_values(const uint32_t (&p)[WARP_KEYS / 8][2], uint8_t* area, int warp, bool has0,
+                                               bool has1) {
+    const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, key0 = warp * WARP_KEYS;
+    const uint8_t* codes = area + ATTN_SEGMENT * D;
+    float* o = reinterpret_cast<float*>(area) + warp * ROWS * D;
+#pragma unroll
+    for (int c = 0; c < D; c += KV_GROUP) {
+        float acc[4][4] = {};
+        const half* scales = scales_of<D>(area, 1) + c / KV_GROUP * ATTN_SEGMENT + key0 + 2 * t;
+#pragma unroll
+        for (int step = 0; step < WARP_KEYS / 16; ++step) {
+            const uint32_t w[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
+            uint32_t four[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int key = key0 + 16 * step + 2 * t + i / 2 * 8 + i % 2;
+                four[i] = *reinterpret_cast<const uint32_t*>(codes + code_place<D>(key, c + 4 * g));
+            }
+            add_values(acc, w, four, *reinterpret_cast<const uint32_t*>(scales + 16 * step),
+                       *reinterpret_cast<const uint32_t*>(scales + 16 * step + 8));
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (!(i ? has1 : has0)) continue;
+#pragma unroll
+            for (int part = 0; part < 2; ++part) {
+                float4* to = reinterpret_cast<float4*>(o + grouped_sum_place<D>(g + 8 * i, c + 8 * t + 4 * part));
+                const int e = 2 * i + part;
+                *to = make_float4(acc[0][e], acc[1][e], acc[2][e], acc[3][e]);
+            }
+        }
+    }
+}
+
+// Where k and v of the token itself go besides the cache: among the segment's.
+template <class Keep>
+struct KeepBf16 {
+    const Keep& keep;
+    __device__ __forceinline__ void operator()(int i, uint16_t v) const { keep(i, __ushort_as_half(v)); }
+    __device__ __forceinline__ void operator()(int, int8_t, half) const {}
+};
+
+template <int D>
+struct KeepGrouped {
+    uint8_t* area;
+    int part;  // 0: k, 1: v
+    int key;
+    __device__ __forceinline__ void operator()(int, uint16_t) const {}
+    __device__ __forceinline__ void operator()(int i, int8_t code, half scale) const {
+        area[part * ATTN_SEGMENT * D + code_place<D>(key, i)] = static_cast<uint8_t>(code);
+        if (i % KV_GROUP == 0) scales_of<D>(area, part)[i / KV_GROUP * ATTN_SEGMENT + key] = scale;
+    }
+};
+
+// The work, whose keys `fetch` asked for. All threads of the block; meets at its beginning, not at its end. T: type of the
+// cache.
+template <int D, int THREADS, bool DEEP, Kv T>
 __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Work& work, Shared& shared, float* scratch,
                                        half* area) {
-    static_assert(THREADS / WARP * D <= SCRATCH, "a head per warp");
+    static_assert(T == Kv::Q8_0 || THREADS / WARP * D <= SCRATCH, "a head per warp");
+    static_assert(SCRATCH * sizeof(float) <= GROUPED_AREA<64>, "factors");
     constexpr int STRIDE = D + 8, O_STRIDE = V_TILE + 8;
     const AttentionArgs& a = args.attention;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int token = work.token, kv_head = work.kv_head, position = work.position, share = a.q_heads / a.kv_heads;
     const int key0 = work.segment * ATTN_SEGMENT + warp * WARP_KEYS;
     half *keys = area + warp * WARP_KEYS * D, *values = area + ATTN_SEGMENT * D + warp * WARP_KEYS * V_TILE;
+    uint8_t* bytes = reinterpret_cast<uint8_t*>(area);
+    constexpr bool GROUPED = T == Kv::Q8_0;
     __syncthreads();
 
     // The heads of q, and of k and v where the token itself is among the keys.
@@ -211,15 +356,24 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
             if (lane == 0) shared.q_unscale[job] = unscale;
         } else {
             const int key = position % ATTN_SEGMENT;
-            half* cache = cache_row(args.heads, part, h, token);
-            for (int i = lane; i < D; i += WARP) {
-                const half v = saturated(head[i]);
-                cache[i] = v;
+            auto keep = [&](int i, half v) {
                 if (part == 1) area[swizzled<D / 8>(key, i / 8) + i % 8] = v;
                 else if (!DEEP || i < V_TILE) {
                     half* tile = area + ATTN_SEGMENT * D + i / V_TILE * ATTN_SEGMENT * V_TILE;
                     tile[swizzled<V_TILE / 8>(key, i % V_TILE / 8) + i % 8] = v;
                 }
+            };
+            if (T == Kv::F16) {
+                half* cache = cache_row(args.heads, part, h, token);
+                for (int i = lane; i < D; i += WARP) {
+                    const half v = saturated(head[i]);
+                    cache[i] = v;
+                    keep(i, v);
+                }
+            } else if constexpr (T == Kv::BF16) {
+                cache_head(args.heads, T, part, h, token, head, KeepBf16<decltype(keep)>{keep});
+            } else if constexpr (T == Kv::Q8_0) {
+                cache_head(args.heads, T, part, h, token, head, KeepGrouped<D>{bytes, part - 1, key});
             }
         }
         __syncwarp();
@@ -232,20 +386,22 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     float s[WARP_KEYS / 8][4];
 #pragma unroll
     for (int n = 0; n < WARP_KEYS / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+    if (GROUPED && warp < WARPS) grouped_scores<D>(s, shared.q, bytes, warp * WARP_KEYS);
 #pragma unroll
-    for (int c = 0; c < D && warp < WARPS; c += 16) {
-        uint32_t q[4];
-        ldmatrix_x4(q, shared.q + lane % 16 * STRIDE + c + lane / 16 * 8);
+    for (int c = 0; c < D && warp < WARPS && !GROUPED; c += 16) {
+        uint32_t fragment[4];
+        ldmatrix_x4(fragment, shared.q + lane % 16 * STRIDE + c + lane / 16 * 8);
+        const Operand<T> q(fragment);
 #pragma unroll
         for (int n = 0; n < WARP_KEYS / 8; n += 2) {
             uint32_t b[4];
             ldmatrix_x4(b, keys + swizzled<D / 8>(8 * n + lane / 16 * 8 + lane % 8, c / 8 + lane / 8 % 2));
-            mma_m16n8k16(s[n], q, b[0], b[1]);
-            mma_m16n8k16(s[n + 1], q, b[2], b[3]);
+            q.multiply(s[n], b[0], b[1]);
+            q.multiply(s[n + 1], b[2], b[3]);
         }
     }
     // The rest of the values where the keys were.
-    if (DEEP && D > V_TILE && warp < WARPS) {
+    if (DEEP && D > V_TILE && warp < WARPS && !GROUPED) {
         __syncwarp();
         const int first = max(seen_from(a, position) - key0, 0), end = min(position + 1 - key0, WARP_KEYS);
         static_assert(WARP_KEYS == KV_BLOCK, "a warp's keys are a block of the cache");
@@ -265,11 +421,12 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     } else {
         __syncthreads();
     }
+    if (GROUPED && warp < WARPS) grouped_values<D>(p, bytes, warp, has0, has1);
     // A tile of channels after the other; the sums go where the tile was.
     constexpr int O_WARP = WARP_KEYS * V_TILE / 2;
     static_assert(ROWS * O_STRIDE <= O_WARP, "sums of a warp");
 #pragma unroll
-    for (int tile = 0; tile < D / V_TILE && warp < WARPS; ++tile) {
+    for (int tile = 0; tile < D / V_TILE && warp < WARPS && !GROUPED; ++tile) {
         half* at = tile == 0 ? values : DEEP ? keys : values + ATTN_SEGMENT * V_TILE;
         if (DEEP && tile != 0) copy_wait<0>();
         __syncwarp();
@@ -278,13 +435,14 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
         for (int n = 0; n < V_TILE / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
 #pragma unroll
         for (int step = 0; step < WARP_KEYS / 16; ++step) {
-            const uint32_t w[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
+            const uint32_t weights[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
+            const Operand<T> w(weights);
 #pragma unroll
             for (int c = 0; c < V_TILE; c += 16) {
                 uint32_t b[4];
                 ldmatrix_x4_trans(b, at + swizzled<V_TILE / 8>(16 * step + lane % 16, c / 8 + lane / 16));
-                mma_m16n8k16(acc[c / 8], w, b[0], b[1]);
-                mma_m16n8k16(acc[c / 8 + 1], w, b[2], b[3]);
+                w.multiply(acc[c / 8], b[0], b[1]);
+                w.multiply(acc[c / 8 + 1], b[2], b[3]);
             }
         }
         __syncwarp();
@@ -307,7 +465,11 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
         const bool tile0 = c < V_TILE;
         const int at = tile0 ? ATTN_SEGMENT * D : DEEP ? 0 : ATTN_SEGMENT * (D + V_TILE);
         const float* o = reinterpret_cast<const float*>(area + at) + r * O_STRIDE + c % V_TILE;
-        const int next = tile0 || !DEEP ? O_WARP : WARP_KEYS * D / 2;
+        int next = tile0 || !DEEP ? O_WARP : WARP_KEYS * D / 2;
+        if (GROUPED) {
+            o = reinterpret_cast<const float*>(area) + grouped_sum_place<D>(r, c);
+            next = ROWS * D;
+        }
         float value = o[0];
 #pragma unroll
         for (int w = 1; w < WARPS; ++w) value += o[w * next];
@@ -329,7 +491,7 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     __syncthreads();
     if (!shared.last) return;
     __threadfence();
-    merge_segments<D, THREADS>(a, work, shared, scratch);
+    merge_segments<D, THREADS>(a, work, shared, GROUPED ? reinterpret_cast<float*>(area) : scratch);
     if (threadIdx.x == 0) *arrived = 0;
 }
 

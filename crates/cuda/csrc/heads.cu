@@ -1,5 +1,5 @@
 // Kernels over heads: angles of the rotation, and what follows the products of q, k and v.
-#include "heads.cuh"
+#include "cache.cuh"
 
 namespace {
 constexpr int WARPS = 4;
@@ -27,8 +27,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) rope_angles(const RopeArgs
     }
 }
 
-// A warp per head. Grid: groups of WARPS of the q, k and v heads × tokens.
-extern "C" __global__ void __launch_bounds__(THREADS) finish_heads(const HeadsArgs a) {
+namespace {
+// F16: the cache is.
+template <bool F16>
+__device__ __forceinline__ void finish(const HeadsArgs& a) {
     __shared__ float heads[WARPS][MAX_HEAD];
     grid_wait();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, token = blockIdx.y;
@@ -44,6 +46,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish_heads(const HeadsAr
         if (lane == 0) a.q_unscale[at] = unscale;
         return;
     }
-    half* to = cache_row(a, part, h, token);
-    for (int i = lane; i < a.dim; i += WARP) to[i] = saturated(head[i]);
+    if (F16) {
+        half* to = cache_row(a, part, h, token);
+        for (int i = lane; i < a.dim; i += WARP) to[i] = saturated(head[i]);
+    } else {
+        cache_head(a, static_cast<Kv>(part == 1 ? a.k_type : a.v_type), part, h, token, head, Nowhere());
+    }
 }
+}  // namespace
+
+// A warp per head. Grid: groups of WARPS of the q, k and v heads × tokens.
+extern "C" __global__ void __launch_bounds__(THREADS) finish_heads(const HeadsArgs a) { finish<true>(a); }
+// The same with a cache of any types.
+extern "C" __global__ void __launch_bounds__(THREADS) finish_heads_any(const HeadsArgs a) { finish<false>(a); }

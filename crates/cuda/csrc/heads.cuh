@@ -23,7 +23,7 @@ struct HeadsArgs {
     const float* v;
     half* q16;        // [tokens][q_heads][dim], under a power of two per head
     float* q_unscale;  // [tokens][q_heads]
-    half* k_cache;    // of the layer: [block][kv_head][KV_BLOCK][dim]
+    half* k_cache;    // of the layer: [block][kv_head][KV_BLOCK][dim], or blocks of another type
     half* v_cache;
     const float* angles;  // [tokens][pairs][2], or null
     HeadNorm q_norm;
@@ -35,6 +35,9 @@ struct HeadsArgs {
     int dim;
     int pairs;
     int style;
+    // `enum class Kv` of cache.cuh; kernels for f16 do not look.
+    int k_type;
+    int v_type;
 };
 
 // Rounded to half; what does not fit becomes the largest that does, so that a weight of zero times it is zero.

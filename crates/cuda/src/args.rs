@@ -253,6 +253,9 @@ pub(crate) struct HeadsArgs {
     pub(crate) dim: i32,
     pub(crate) pairs: i32,
     pub(crate) style: i32,
+    /// `enum class Kv`.
+    pub(crate) k_type: i32,
+    pub(crate) v_type: i32,
 }
 
 #[repr(C)]
@@ -274,6 +277,9 @@ pub(crate) struct AttentionArgs {
     pub(crate) soft_cap: f32,
     pub(crate) window: i32,
     pub(crate) max_segments: i32,
+    /// `enum class Kv`.
+    pub(crate) k_type: i32,
+    pub(crate) v_type: i32,
 }
 
 #[repr(C)]

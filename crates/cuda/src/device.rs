@@ -60,13 +60,19 @@ struct Common {
     prepare_bytes: Kernel,
     norm_rows: Kernel,
     rope_angles: Kernel,
+    /// Of a cache of f16, and of any types.
     finish_heads: Kernel,
+    finish_heads_any: Kernel,
     /// For heads of up to 64, 128 and 256 channels.
     attention_walk: [Kernel; 3],
     attention_split: [Kernel; 3],
+    /// The same of a cache of any types.
+    attention_walk_any: [Kernel; 3],
+    attention_split_any: [Kernel; 3],
     attention_merge: Kernel,
-    /// Of many tokens, for heads of as many channels: of every GPU, and of those with `wgmma`.
-    attention_tile: [(usize, Kernel); 2],
+    /// Of many tokens, for heads of as many channels and a cache of one type: of every GPU.
+    attention_tile: [(usize, KvType, Kernel); 6],
+    /// Of a cache of f16, of those with `wgmma`.
     attention_wgmma: Option<[(usize, Kernel); 2]>,
     argmax: Kernel,
     sample_bins: Kernel,
@@ -76,6 +82,9 @@ struct Common {
     /// For heads of 64 and 128 channels; of short contexts, and of long ones.
     decode_attention: [Kernel; 2],
     decode_attention_deep: [Kernel; 2],
+    /// Of a cache of these types, of any contexts.
+    decode_attention_bf16: [Kernel; 2],
+    decode_attention_q8_0: [Kernel; 2],
 }
 
 /// A distinct rope of the loaded stages.
@@ -203,6 +212,14 @@ impl CudaDevice {
             let of = |d: usize| get("attention", &format!("attention_{kind}_d{d}"));
             Ok([of(64)?, of(128)?, of(256)?])
         };
+        let decode_attention = |kind: &str| -> Result<[Kernel; 2], Unavailable> {
+            let of = |d: usize| with_shared("decode_attention", &format!("decode_attention_d{d}{kind}"));
+            Ok([of(64)?, of(128)?])
+        };
+        let tile = |d: usize, ty: KvType| -> Result<(usize, KvType, Kernel), Unavailable> {
+            let suffix = if ty == KvType::F16 { String::new() } else { format!("_{}", ty.name()) };
+            Ok((d, ty, with_shared("attention_tile", &format!("attention_tile_d{d}{suffix}"))?))
+        };
         let common = Common {
             prepare_rows: get("rows", "prepare_rows")?,
             prepare_tiles: get("rows", "prepare_tiles")?,
@@ -210,12 +227,19 @@ impl CudaDevice {
             norm_rows: get("rows", "norm_rows")?,
             rope_angles: get("heads", "rope_angles")?,
             finish_heads: get("heads", "finish_heads")?,
+            finish_heads_any: get("heads", "finish_heads_any")?,
             attention_walk: attention("walk")?,
             attention_split: attention("split")?,
+            attention_walk_any: attention("walk_any")?,
+            attention_split_any: attention("split_any")?,
             attention_merge: get("attention", "attention_merge")?,
             attention_tile: [
-                (64, with_shared("attention_tile", "attention_tile_d64")?),
-                (128, with_shared("attention_tile", "attention_tile_d128")?),
+                tile(64, KvType::F16)?,
+                tile(64, KvType::BF16)?,
+                tile(64, KvType::Q8_0)?,
+                tile(128, KvType::F16)?,
+                tile(128, KvType::BF16)?,
+                tile(128, KvType::Q8_0)?,
             ],
             attention_wgmma: match has_wgmma(&gpu.info) {
                 true => Some([
@@ -229,14 +253,10 @@ impl CudaDevice {
             sample_draw: get("sample", "sample_draw")?,
             decode_matmul: with_shared("decode", "decode_matmul")?,
             decode_matmul_int8: with_shared("decode_int8", "decode_matmul_int8")?,
-            decode_attention: [
-                with_shared("decode_attention", "decode_attention_d64")?,
-                with_shared("decode_attention", "decode_attention_d128")?,
-            ],
-            decode_attention_deep: [
-                with_shared("decode_attention", "decode_attention_d64_deep")?,
-                with_shared("decode_attention", "decode_attention_d128_deep")?,
-            ],
+            decode_attention: decode_attention("")?,
+            decode_attention_deep: decode_attention("_deep")?,
+            decode_attention_bf16: decode_attention("_bf16")?,
+            decode_attention_q8_0: decode_attention("_q8_0")?,
         };
         Ok(CudaDevice {
             queue: Queue::default(),

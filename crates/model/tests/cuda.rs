@@ -155,6 +155,42 @@ fn bits_do_not_depend_on_how_a_prompt_is_cut() {
     }
 }
 
+/// Caches of every type that heads can have: near the CPU's with the same type, and the same bits however a prompt is cut.
+#[test]
+fn caches_of_every_type_are_near_the_cpus_and_keep_their_bits() {
+    let mut ran = [0; 2];
+    for golden in goldens() {
+        let sequence = golden.sequences.iter().max_by_key(|s| s.ids.len().min(100)).expect("a sequence");
+        let ids = &sequence.ids[..sequence.ids.len().min(300)];
+        let exact = retyped(&golden.gguf, |_, _| GgmlType::F32);
+        // What falls on the other side of a rounding is a step of the cache off, up to 1/127 of the largest value.
+        let gate = 2.0 * gate(&golden);
+        for (ran, ty) in ran.iter_mut().zip([KvType::BF16, KvType::Q8_0]) {
+            let types = minfer_model::KvTypes::same(ty);
+            let options = LoadOptions { kv_types: types, ..LoadOptions::default() };
+            let Some(device) = device() else { return };
+            if plan_memory(&golden.gguf, &device, &options).is_err() {
+                continue;
+            }
+            let context = context(&golden, sequence);
+            let mut model = load(&golden.gguf, context, ty, device);
+            let whole = logits(&mut model, ids, &[usize::MAX]);
+            for pieces in [&[1][..], &[7, 1, 30, 2], &[64]] {
+                let same = logits(&mut model, ids, pieces) == whole;
+                assert!(same, "{} {}: in pieces of {pieces:?}", golden.name, ty.name());
+            }
+            let cpu = CpuOptions { threads: Some(2), isa: None, repack: Repack::On, ..CpuOptions::default() };
+            let cpu = CpuDevice::new(&cpu).expect("a device");
+            let expected = logits(&mut load(&exact, context, ty, cpu), ids, &[usize::MAX]);
+            let worst = whole.iter().zip(&expected).map(|(f, e)| error(f, e)).fold(0.0, f64::max);
+            println!("{:20} {:5} {worst:.1e} of {gate:.1e}", golden.name, ty.name());
+            assert!(worst < gate, "{} {}: {worst:.1e}", golden.name, ty.name());
+            *ran += 1;
+        }
+    }
+    assert!(ran[0] >= ran[1] && ran[1] > 0, "{ran:?}");
+}
+
 /// Tokens that the device chose as `spec` says for their positions, each fed back, `count` of them after `ids`.
 fn generate(
     model: &mut Model<CudaDevice>,

@@ -32,8 +32,9 @@ pub(super) enum Decode {
     },
 }
 
-/// Bytes of `struct Shared` and the scratch of `csrc/decode_attention.cuh`, which the compiler checks there.
-const ATTENTION_SHARED: usize = 5088 + 8192;
+/// Bytes of `struct Shared` of `csrc/decode_attention.cuh`, and with the scratch, which the compiler checks there.
+const ATTENTION_STRUCT: usize = 5088;
+const ATTENTION_SHARED: usize = ATTENTION_STRUCT + 8192;
 
 /// A kernel for attention of single tokens: threads of its blocks, and their shared memory for heads of `dim` channels.
 #[derive(Clone, Copy)]
@@ -51,6 +52,22 @@ impl AttentionShape {
     /// For contexts of more segments than multiprocessors: two blocks share one.
     const fn deep(dim: usize) -> AttentionShape {
         AttentionShape { threads: 256, shared: ATTENTION_SHARED + 2 * ATTN_SEGMENT * (dim + 64) }
+    }
+
+    /// The one that needs least memory for a cache of a type.
+    const fn of(ty: KvType, dim: usize) -> AttentionShape {
+        match ty {
+            KvType::Q8_0 => AttentionShape::q8_0(dim),
+            _ => AttentionShape::deep(dim),
+        }
+    }
+
+    /// A cache in q8_0: a head per warp, `GROUPED_SCRATCH` of the kernel, and all of a segment, `GROUPED_AREA`.
+    const fn q8_0(dim: usize) -> AttentionShape {
+        let (threads, values) = (128, ATTN_SEGMENT * dim);
+        let heads = threads / 32 * 4 * dim;
+        let shared = ATTENTION_STRUCT + heads + KvTypes::same(KvType::Q8_0).bytes(values);
+        AttentionShape { threads, shared }
     }
 }
 
@@ -130,11 +147,13 @@ impl CudaDevice {
     /// Whether attention of the step finishes q, k and v itself: one token per sequence, and heads it is made for.
     pub(super) fn decodes_attention(&self, heads: Heads) -> Result<bool, DeviceError> {
         let state = self.state()?;
+        let KvTypes { keys, values } = state.reserve.kv_types;
         Ok([64, 128].contains(&heads.dim)
+            && keys == values
             && heads.q / heads.kv <= ROW_TILE
             && state.own_spans().iter().all(|span| span.len == 1)
             && state.has_partials(heads, state.segments(|_| 0))
-            && AttentionShape::deep(heads.dim).shared <= self.gpu.info.shared_per_block)
+            && AttentionShape::of(keys, heads.dim).shared <= self.gpu.info.shared_per_block)
     }
 
     /// Enqueues attention of single tokens, for which [`Self::decodes_attention`] was true.
@@ -149,10 +168,16 @@ impl CudaDevice {
         let (dim, info) = (attention.dim as usize, &self.gpu.info);
         let short = AttentionShape::short(dim);
         let many = segments * heads * state.tokens > info.multiprocessors;
-        let deep = many || short.shared > info.shared_per_block;
-        let AttentionShape { threads, shared } = if deep { AttentionShape::deep(dim) } else { short };
+        let common = &self.common;
+        let (AttentionShape { threads, shared }, kernels) = match state.reserve.kv_types.keys {
+            ty @ KvType::Q8_0 => (AttentionShape::of(ty, dim), common.decode_attention_q8_0),
+            ty @ KvType::BF16 => (AttentionShape::of(ty, dim), common.decode_attention_bf16),
+            _ if many || short.shared > info.shared_per_block => {
+                (AttentionShape::deep(dim), common.decode_attention_deep)
+            }
+            _ => (short, common.decode_attention),
+        };
         let shape = Shape::new([segments, heads, state.tokens], threads).with_shared(shared);
-        let kernels = if deep { self.common.decode_attention_deep } else { self.common.decode_attention };
         self.enqueue(kernels[usize::from(dim == 128)], shape, &args)
     }
 }

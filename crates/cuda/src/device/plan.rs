@@ -115,8 +115,19 @@ mod tests {
         let more = of(8192 + 1024).reserved - of(8192).reserved;
         assert!((2 * 48 * MIB..2 * 48 * MIB + 8 * MIB).contains(&more), "{more}");
         assert!(of(usize::MAX / 2).needed() >= u64::MAX / 4);
-        let refused = memory(&[], &reserve(1, KvTypes::same(KvType::Q8_0)));
-        assert!(matches!(refused, Err(DeviceError::Unsupported { .. })));
+        // 17 bits for 16 of values in q8_0, 16 for those of keys in bf16.
+        let types = KvTypes { keys: KvType::BF16, values: KvType::Q8_0 };
+        let of = |blocks| memory(&[], &reserve(blocks, types)).expect("a cache of two types").reserved;
+        let more = of(16 * 8192) - of(8 * 8192);
+        let expected = 8 * 8192 * (48 << 10) / 32 * (32 + 17);
+        assert!((expected..expected + 48 * MIB).contains(&more), "{more} of {expected}");
+        let refused = |types: KvTypes, dim: usize| {
+            let mut reserve = reserve(1, types);
+            reserve.kv_groups[0].heads.dim = dim;
+            matches!(memory(&[], &reserve), Err(DeviceError::Unsupported { .. }))
+        };
+        assert!(refused(KvTypes::same(KvType::F32), 64) && refused(KvTypes::same(KvType::Q8_0), 80));
+        assert!(!refused(KvTypes::same(KvType::Q8_0), 96) && !refused(KvTypes::same(KvType::BF16), 80));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! of a step of few tokens are kept until its end, where a graph replays them if the same were there before.
 
 use super::decode::Decode;
+use super::state::cache_type;
 use super::{
     AttnIn, AttnOut, CudaDevice, Ffn, Head, LoadedHeadNorm, LoadedInput, LoadedLinear, LoadedNorm,
     kind_and_eps,
@@ -25,9 +26,10 @@ const MERGE_THREADS: usize = 256;
 const ATTENTION_TILE_ROWS: usize = 128;
 const ATTENTION_TILE_THREADS: usize = 256;
 
-/// Bytes of `struct Shared` of `csrc/attention_tile.cu` for heads of `dim` channels, which the compiler checks there.
-const fn attention_tile_shared(dim: usize) -> usize {
-    let (queries, ring) = (2 * ATTENTION_TILE_ROWS * dim, 4 * 2 * KV_BLOCK * dim);
+/// Bytes of `struct Shared` of `csrc/attention_tile.cu` for heads of `dim` channels cached in `ty`, which the compiler checks
+/// there.
+const fn attention_tile_shared(dim: usize, ty: KvType) -> usize {
+    let (queries, ring) = (2 * ATTENTION_TILE_ROWS * dim, 4 * ty.bytes(KV_BLOCK * dim));
     queries + ring + 4 * dim / 2 * ATTENTION_TILE_THREADS
 }
 
@@ -298,13 +300,17 @@ impl CudaDevice {
                 RopeStyle::Adjacent => 1,
                 RopeStyle::Halves => 2,
             }),
+            k_type: cache_type(state.reserve.kv_types.keys),
+            v_type: cache_type(state.reserve.kv_types.values),
         };
         if self.decodes_attention(heads)? {
             self.pending.set(Some(args));
             return Ok(());
         }
         let grid = [(heads.q + 2 * heads.kv).div_ceil(HEAD_WARPS), state.tokens, 1];
-        self.enqueue(self.common.finish_heads, Shape::new(grid, HEAD_THREADS), &args)
+        let f16 = state.reserve.kv_types == KvTypes::same(KvType::F16);
+        let kernel = if f16 { self.common.finish_heads } else { self.common.finish_heads_any };
+        self.enqueue(kernel, Shape::new(grid, HEAD_THREADS), &args)
     }
 
     pub(super) fn run_attention(&self, spec: &AttentionSpec) -> Result<(), DeviceError> {
@@ -337,6 +343,8 @@ impl CudaDevice {
             soft_cap: spec.soft_cap.unwrap_or(0.0),
             window: spec.window.map_or(0, |window| i32::try_from(window).unwrap_or(i32::MAX)),
             max_segments: split.unwrap_or(1) as i32,
+            k_type: cache_type(state.reserve.kv_types.keys),
+            v_type: cache_type(state.reserve.kv_types.values),
         };
         if let Some(own) = pending {
             return self.decode_attention(own, args);
@@ -350,39 +358,46 @@ impl CudaDevice {
             state.own_spans().iter().map(of).sum()
         };
         if split.is_none()
-            && let Some((kernel, threads, shared)) = self.attention_of_many(spec)
+            && let Some((kernel, threads, shared)) = self.attention_of_many(spec, state.reserve.kv_types)
         {
             let grid = [heads.kv, tiles(ATTENTION_TILE_ROWS), 1];
             return self.enqueue(kernel, Shape::new(grid, threads).with_shared(shared), &args);
         }
+        let f16 = state.reserve.kv_types == KvTypes::same(KvType::F16);
         let tiles = tiles(ROW_TILE);
         match split {
             Some(segments) => {
                 let grid = [segments, heads.kv, tiles];
-                self.enqueue(self.common.attention_split[size], Shape::new(grid, HEAD_THREADS), &args)?;
+                let kernels = if f16 { self.common.attention_split } else { self.common.attention_split_any };
+                self.enqueue(kernels[size], Shape::new(grid, HEAD_THREADS), &args)?;
                 let merge = Shape::new([heads.q, state.tokens, 1], MERGE_THREADS);
                 self.enqueue(self.common.attention_merge, merge, &args)
             }
             None => {
                 let shape = Shape::new([1, heads.kv, tiles], HEAD_THREADS);
-                self.enqueue(self.common.attention_walk[size], shape, &args)
+                let kernels = if f16 { self.common.attention_walk } else { self.common.attention_walk_any };
+                self.enqueue(kernels[size], shape, &args)
             }
         }
     }
 
     /// The kernel with a tile of rows in a block, its threads and shared memory, if there is one for this attention.
-    fn attention_of_many(&self, spec: &AttentionSpec) -> Option<(Kernel, usize, usize)> {
-        let (common, dim) = (&self.common, spec.heads.dim);
+    fn attention_of_many(&self, spec: &AttentionSpec, types: KvTypes) -> Option<(Kernel, usize, usize)> {
+        let (common, dim, ty) = (&self.common, spec.heads.dim, types.keys);
+        if types.values != ty {
+            return None;
+        }
         // The faster one takes the largest score before it is scaled.
         if let Some(kernels) = &common.attention_wgmma
             && let Some((_, kernel)) = kernels.iter().find(|(d, _)| *d == dim)
+            && ty == KvType::F16
             && spec.soft_cap.is_none()
             && spec.scale > 0.0
         {
             return Some((*kernel, ATTENTION_WGMMA_THREADS, attention_wgmma_shared(dim)));
         }
-        let (_, kernel) = common.attention_tile.iter().find(|(d, _)| *d == dim)?;
-        let shared = attention_tile_shared(dim);
+        let (.., kernel) = common.attention_tile.iter().find(|(d, t, _)| *d == dim && *t == ty)?;
+        let shared = attention_tile_shared(dim, ty);
         let fits = shared + STATIC_SHARED <= self.gpu.info.shared_per_block;
         fits.then_some((*kernel, ATTENTION_TILE_THREADS, shared))
     }

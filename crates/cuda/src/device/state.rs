@@ -39,18 +39,36 @@ impl Acts {
     }
 }
 
-/// Keys and values of one cache group: `[layer][block][kv_head][KV_BLOCK][dim]`.
+/// Keys and values of one cache group: `[layer][block][kv_head]` of blocks as `csrc/cache.cuh` has them, of f16 and bf16
+/// `[KV_BLOCK][dim]`.
 pub(super) struct KvStore {
     group: KvGroup,
-    k: Buffer<u16>,
-    v: Buffer<u16>,
+    types: KvTypes,
+    k: Buffer<u8>,
+    v: Buffer<u8>,
 }
 
 impl KvStore {
     /// Addresses of a layer's keys and values.
     pub(super) fn layer(&self, layer: usize) -> (Address, Address) {
-        let offset = layer * self.group.blocks * self.group.heads.kv * self.group.heads.dim * KV_BLOCK;
-        (at(&self.k, offset), at(&self.v, offset))
+        let values = layer * self.group.blocks * self.group.heads.kv * self.group.heads.dim * KV_BLOCK;
+        (at(&self.k, self.types.keys.bytes(values)), at(&self.v, self.types.values.bytes(values)))
+    }
+
+    /// All keys and all values.
+    #[cfg(test)]
+    pub(super) fn parts(&self) -> [&Buffer<u8>; 2] {
+        [&self.k, &self.v]
+    }
+}
+
+/// `enum class Kv` of `csrc/cache.cuh`; −1 for what [`check_cache`] refuses.
+pub(super) const fn cache_type(ty: KvType) -> i32 {
+    match ty {
+        KvType::F16 => 0,
+        KvType::BF16 => 1,
+        KvType::Q8_0 => 2,
+        KvType::F32 => -1,
     }
 }
 
@@ -193,16 +211,19 @@ fn kv_len(group: &KvGroup) -> usize {
     factors.into_iter().fold(group.layers, usize::saturating_mul)
 }
 
-/// Refuses types of the cache that no kernel reads.
+/// Refuses types of the cache that no kernel reads, and heads that have no whole blocks of them.
 pub(super) fn check_cache(reserve: &Reserve) -> Result<(), DeviceError> {
     let KvTypes { keys, values } = reserve.kv_types;
-    match [keys, values].into_iter().find(|ty| *ty != KvType::F16) {
-        None => Ok(()),
-        Some(ty) => {
-            let what = format!("cached as {}; the GPU caches f16", ty.name());
-            Err(DeviceError::Unsupported { tensor: "keys and values".into(), what })
+    let refuse = |what| Err(DeviceError::Unsupported { tensor: "keys and values".into(), what });
+    if let Some(ty) = [keys, values].into_iter().find(|ty| cache_type(*ty) < 0) {
+        return refuse(format!("cached as {}; the GPU caches f16, bf16 and q8_0", ty.name()));
+    }
+    for dim in reserve.kv_groups.iter().map(|group| group.heads.dim) {
+        if let Some(ty) = reserve.kv_types.refused(dim) {
+            return refuse(format!("heads of {dim} channels are no whole blocks of {}", ty.name()));
         }
     }
+    Ok(())
 }
 
 impl State {
@@ -258,8 +279,9 @@ impl State {
             Ok(Acts { x: gpu.alloc(s.rows * width, "activations")?, unscale: floats(s.rows, 1)? })
         };
         let kv = |group: &KvGroup| -> Result<KvStore, DeviceError> {
-            let len = kv_len(group);
-            Ok(KvStore { group: *group, k: gpu.alloc(len, "KV cache")?, v: gpu.alloc(len, "KV cache")? })
+            let (len, types) = (kv_len(group), reserve.kv_types);
+            let bytes = |ty: KvType| gpu.alloc(ty.bytes(len), "KV cache");
+            Ok(KvStore { group: *group, types, k: bytes(types.keys)?, v: bytes(types.values)? })
         };
         Ok(State {
             x: floats(s.tokens, s.d_model)?,
