@@ -181,7 +181,7 @@ pub(super) enum RepackArg {
     Auto,
     /// Always
     On,
-    /// Never
+    /// Never: weights are read from the file as they are needed, which must not change while it is in use
     Off,
 }
 
@@ -217,7 +217,7 @@ pub(super) fn parse_positive(given: &str) -> Result<usize, String> {
 #[derive(Args)]
 #[command(next_help_heading = "Context")]
 pub(super) struct ContextArgs {
-    /// Tokens that the context holds
+    /// Tokens that the context holds; what the model was made for, at most 8,192, if left out
     #[arg(short, long, value_name = "N", value_parser = parse_positive)]
     pub ctx: Option<usize>,
     #[command(flatten)]

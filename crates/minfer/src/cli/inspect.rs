@@ -164,7 +164,7 @@ fn runs(there: &str, plan: &MemoryPlan, free: Option<u64>) -> String {
         None => format!("needs {}", human_bytes(total)),
     };
     format!(
-        "{there:<14}{verdict}\n                weights {}, cache {} ({} per token), activations {}\n",
+        "{there:<14}{verdict}\n                weights {}, cache {} ({} B per token), activations {}\n",
         human_bytes(plan.weights),
         human_bytes(plan.kv),
         plan.kv_per_token,

@@ -145,10 +145,15 @@ impl Args {
             true => format!(", seed {}", summary.seed),
             false => String::new(),
         };
+        // How much of a prompt was read that was given up is not known.
+        let unread = summary.reason == FinishReason::Cancelled && usage.completion_tokens == 0;
+        let prompt = match unread {
+            true => "given up".to_owned(),
+            false => speed(usage.prompt_tokens, summary.prefill),
+        };
         note(&format!(
-            "prompt {} tokens, {}; generated {} tokens, {}; load {:.2} s{seed}",
+            "prompt {} tokens, {prompt}; generated {} tokens, {}; load {:.2} s{seed}",
             usage.prompt_tokens,
-            speed(usage.prompt_tokens, summary.prefill),
             usage.completion_tokens,
             speed(generated, summary.decode),
             llm.load_time().as_secs_f64(),
