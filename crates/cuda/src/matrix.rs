@@ -220,12 +220,17 @@ impl Matrix {
             bias,
             out,
             w_scale: self.scale,
-            w_unscale: if form == Form::Bytes { 1.0 } else { 1.0 / self.scale },
+            w_unscale: self.unscale(form),
             rows: self.rows as i32,
             blocks: blocks as i32,
             ty: ty as i32,
             unit_bytes: QT16_TYPES[ty].1 as i32,
         })
+    }
+
+    /// What undoes the scale of weights in a product: bytes are multiplied with weights as they are.
+    fn unscale(&self, form: Form) -> f32 {
+        if form == Form::Bytes { 1.0 } else { 1.0 / self.scale }
     }
 
     /// Columns that its products go over: in QT16 those of whole units, zero behind its own.
@@ -286,8 +291,7 @@ impl Matrix {
             tokens: input.rows as i32,
             segments: k_segments(self.cols) as i32,
             w_scale: self.scale,
-            // Bytes are multiplied with weights as they are.
-            w_unscale: if input.form == Form::Bytes { 1.0 } else { 1.0 / self.scale },
+            w_unscale: self.unscale(input.form),
             finish,
             factor,
             soft_cap,
@@ -344,6 +348,17 @@ impl Matrix {
         // SAFETY: token ids are below the vocabulary, which the table has rows for; `x` has `count` rows.
         unsafe { lane.enqueue(self.embed, Shape::new([count, 1, 1], 128), &args)? };
         Ok(())
+    }
+}
+
+/// The form of `rows` rows that products with all of `matrices` take: bytes or tiles, if they all take these.
+pub(crate) fn form_for<'a>(rows: usize, matrices: impl Iterator<Item = &'a Matrix> + Clone) -> Form {
+    if matrices.clone().all(Matrix::takes_bytes) {
+        Form::Bytes
+    } else if matrices.clone().all(|matrix| matrix.takes_tiles(rows)) {
+        Form::Tiles
+    } else {
+        Form::Fragments
     }
 }
 

@@ -7,7 +7,7 @@ use super::{CudaDevice, LoadedLinear};
 use crate::args::*;
 use crate::driver::{STATIC_SHARED, Shape};
 use crate::k_segments;
-use crate::matrix::{self, Form, QT16_WARPS, UNIT_BYTES, UNIT_COLS, UNIT_SUMS};
+use crate::matrix::{self, Form, QT16_WARPS, UNIT_BYTES, UNIT_COLS, UNIT_SUMS, form_for};
 use minfer_ops::*;
 
 /// Units of a warp that are on their way or at hand, `DEPTH` of the kernel.
@@ -90,9 +90,8 @@ impl CudaDevice {
         let info = &self.gpu.info;
         let (cols, gated) = (source.width, matches!(what, Decode::Gated { .. }));
         let segments = k_segments(cols);
-        let matrices = || products.iter().map(|(linear, _)| &linear.matrix);
-        let bytes = matrices().all(|matrix| matrix.takes_bytes());
-        let form = if bytes { Form::Bytes } else { Form::Fragments };
+        let form = form_for(1, products.iter().map(|(linear, _)| &*linear.matrix));
+        let bytes = form == Form::Bytes;
         // A part of a row is enough for a block if nothing has to be found out of the whole.
         let apart = source.norm.is_none() && (bytes || source.most != 0);
         let clusters = apart && info.has_clusters() && segments == QT16_WARPS;

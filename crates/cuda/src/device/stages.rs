@@ -9,7 +9,7 @@ use super::{
 };
 use crate::args::*;
 use crate::driver::{Buffer, Kernel, STATIC_SHARED, Shape};
-use crate::matrix::{Form, Gated, Input, Matrix, Output, tile_products};
+use crate::matrix::{Form, Gated, Input, Matrix, Output, form_for, tile_products};
 use bytemuck::Pod;
 use minfer_ops::*;
 
@@ -116,16 +116,9 @@ impl CudaDevice {
         self.enqueue(kernel, Shape::new([to.rows, 1, 1], ROW_THREADS), &args)
     }
 
-    /// `input` for products with all of `matrices`: as bytes or tiles, if they all take them.
+    /// `input` for products with all of `matrices`, in the form that they take.
     pub(super) fn input_for(&self, input: Input, matrices: &[&Matrix]) -> Input {
-        let form = if matrices.iter().all(|matrix| matrix.takes_bytes()) {
-            Form::Bytes
-        } else if matrices.iter().all(|matrix| matrix.takes_tiles(input.rows)) {
-            Form::Tiles
-        } else {
-            Form::Fragments
-        };
-        Input { form, ..input }
+        Input { form: form_for(input.rows, matrices.iter().copied()), ..input }
     }
 
     pub(super) fn store(
@@ -426,7 +419,7 @@ impl CudaDevice {
             let source = Source { norm, ..Source::rows(&state.x, width) };
             let products = [(gate, at(&state.gate, 0)), (&stage.up, 0)];
             // Where the largest magnitude is collected, and what is cleared for the next stage; bytes do without.
-            let bytes = gate.matrix.takes_bytes() && stage.up.matrix.takes_bytes();
+            let bytes = form_for(1, [&*gate.matrix, &*stage.up.matrix].into_iter()) == Form::Bytes;
             let turn = self.gated.get() % 2;
             let (most, clear) =
                 if bytes { (0, 0) } else { (at(&state.most, turn), at(&state.most, 1 - turn)) };
