@@ -110,6 +110,8 @@ impl<E: Executor> Scheduler<E> {
         self.admit();
         while self.in_flight.len() < self.max_in_flight && self.plan()? {
             self.execute()?;
+            // Where a step is computed as it is handed over, it may have taken seconds.
+            self.reap();
         }
         let Some(flight) = self.in_flight.pop_front() else { return Ok(()) };
         self.wait(&flight)?;

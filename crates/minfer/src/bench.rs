@@ -16,7 +16,7 @@ use minfer_engine::kv::KvError;
 use minfer_engine::sampling::SampleSpec;
 use minfer_engine::session::Session;
 
-pub use report::{Format, Machine, Report, Row};
+pub use report::{Chosen, Format, Machine, Report, Row};
 
 use crate::random::Random;
 

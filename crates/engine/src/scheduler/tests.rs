@@ -335,6 +335,31 @@ fn cancelling_frees_the_blocks_for_the_very_next_step() {
     }
 }
 
+/// As on a device that computes a step while it is handed over.
+#[test]
+fn cancelling_during_a_step_keeps_the_next_one_back() {
+    let canceller = Canceller::default();
+    let submitted = Arc::new(Mutex::new(0));
+    let executor = FakeExecutor::new(FakeExecutor::small_limits()).on_submit({
+        let (canceller, submitted) = (canceller.clone(), submitted.clone());
+        move |_, _| {
+            *submitted.lock().unwrap() += 1;
+            canceller.cancel();
+            Ok(())
+        }
+    });
+    let config = EngineConfig { step_tokens: 4, ..EngineConfig::default() };
+    let mut bench = Bench::new(executor, config);
+    let (sink, source) = channel(1000);
+    bench.clients.push((source, canceller.clone()));
+    let (submitted_at, place) = (Instant::now(), None);
+    let request = greedy(vec![1; 30], 10);
+    bench.scheduler.enqueue(Job { request, sink, canceller, submitted: submitted_at, place });
+    bench.run();
+    assert_eq!(*submitted.lock().unwrap(), 1);
+    assert_eq!(bench.outcomes()[0].reason, FinishReason::Cancelled);
+}
+
 #[test]
 fn cancelling_ends_what_waits() {
     let mut bench = bench();

@@ -32,6 +32,8 @@ pub struct Machine {
     pub backend: String,
     /// Instruction set level in use.
     pub isa: String,
+    /// Numerics profile in use.
+    pub numerics: &'static str,
     /// Bytes per second that the threads read from memory, if it was measured.
     pub read_bandwidth: Option<f64>,
 }
@@ -135,6 +137,7 @@ impl Row {
             ("stddev_ts", json!(stddev_ts)),
             ("greedy", json!(self.test.greedy)),
             ("isa", json!(self.machine.isa)),
+            ("numerics", json!(self.machine.numerics)),
             ("kernels", json!(self.kernels)),
             ("read_bandwidth", json!(self.machine.read_bandwidth)),
             ("bytes_per_token", json!(self.facts.bytes_per_token)),
@@ -173,39 +176,81 @@ fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Columns of the table: name and width (negative for left-aligned).
-const COLUMNS: [(&str, i32); 8] = [
-    ("model", -30),
-    ("size", 10),
-    ("params", 10),
-    ("backend", -10),
-    ("threads", 7),
-    ("roof", 6),
-    ("test", 15),
-    ("t/s", 20),
+/// A column that the table has if what it shows was chosen, like llama-bench's; every other format has all fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// Instruction set level.
+    Isa,
+    /// Whether weights were repacked.
+    Repack,
+    /// Numerics profile.
+    Numerics,
+    /// Type of cached keys.
+    TypeK,
+    /// Type of cached values.
+    TypeV,
+}
+
+/// A column of the table: name, width (negative for left-aligned), and what a row has there.
+type Column = (&'static str, i32, fn(&Row) -> String);
+
+impl Chosen {
+    fn column(self) -> Column {
+        match self {
+            Chosen::Isa => ("isa", -10, |row| row.machine.isa.clone()),
+            Chosen::Repack => ("repack", 6, |row| u8::from(row.repack).to_string()),
+            Chosen::Numerics => ("numerics", -8, |row| row.machine.numerics.to_owned()),
+            Chosen::TypeK => ("type_k", 6, |row| row.type_k.to_owned()),
+            Chosen::TypeV => ("type_v", 6, |row| row.type_v.to_owned()),
+        }
+    }
+}
+
+/// What every table begins with.
+const MODEL: [Column; 5] = [
+    ("model", -30, |row| row.facts.model_type()),
+    ("size", 10, |row| human_bytes(row.facts.tensor_bytes)),
+    ("params", 10, |row| human_count(row.facts.parameters)),
+    ("backend", -10, |row| row.machine.backend.clone()),
+    ("threads", 7, |row| row.n_threads.to_string()),
+];
+
+/// What every table ends with.
+const RESULT: [Column; 3] = [
+    ("roof", 6, |row| {
+        row.roof_share().map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", 100.0 * share))
+    }),
+    ("test", 15, |row| row.test.label()),
+    ("t/s", 20, |row| {
+        let (mean, deviation) = mean_and_deviation(&row.speeds());
+        format!("{mean:.2} ± {deviation:.2}")
+    }),
 ];
 
 /// Prints rows as they come.
 pub struct Report<W> {
     out: W,
     format: Format,
+    columns: Vec<Column>,
     rows: usize,
 }
 
 impl<W: Write> Report<W> {
     /// A report with no rows. Nothing is printed before the first one, so a run that fails early prints nothing.
-    pub fn new(out: W, format: Format) -> Self {
-        Report { out, format, rows: 0 }
+    /// A table shows `chosen` too.
+    pub fn new(out: W, format: Format, chosen: &[Chosen]) -> Self {
+        let chosen: Vec<Column> = chosen.iter().map(|chosen| chosen.column()).collect();
+        Report { out, format, columns: [&MODEL[..], &chosen, &RESULT].concat(), rows: 0 }
     }
 
     /// Prints what comes before the first row.
     fn head(&mut self) -> std::io::Result<()> {
         match self.format {
             Format::Markdown => {
-                line(&mut self.out, COLUMNS.map(|(name, width)| pad(name, width)))?;
-                let rules = COLUMNS.map(|(_, width)| {
+                line(&mut self.out, self.columns.iter().map(|(name, width, _)| pad(name, *width)))?;
+                let rules = self.columns.iter().map(|(_, width, _)| {
                     let dashes = "-".repeat(width.unsigned_abs() as usize - 1);
-                    format!("{dashes}{}", if width > 0 { ':' } else { '-' })
+                    format!("{dashes}{}", if *width > 0 { ':' } else { '-' })
                 });
                 line(&mut self.out, rules)
             }
@@ -224,7 +269,9 @@ impl<W: Write> Report<W> {
             self.head()?;
         }
         match self.format {
-            Format::Markdown => line(&mut self.out, cells(row))?,
+            Format::Markdown => {
+                line(&mut self.out, self.columns.iter().map(|(_, width, cell)| pad(&cell(row), *width)))?;
+            }
             Format::Json => {
                 let comma = if self.rows > 0 { "," } else { "" };
                 write!(self.out, "{comma}\n  {}", Value::Object(row.fields()))?;
@@ -259,30 +306,14 @@ impl<W: Write> Report<W> {
     }
 }
 
-fn cells(row: &Row) -> [String; 8] {
-    let (mean, deviation) = mean_and_deviation(&row.speeds());
-    let values = [
-        row.facts.model_type(),
-        human_bytes(row.facts.tensor_bytes),
-        human_count(row.facts.parameters),
-        row.machine.backend.clone(),
-        row.n_threads.to_string(),
-        row.roof_share().map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", 100.0 * share)),
-        row.test.label(),
-        format!("{mean:.2} ± {deviation:.2}"),
-    ];
-    let mut widths = COLUMNS.iter().map(|(_, width)| *width);
-    values.map(|value| pad(&value, widths.next().unwrap_or(0)))
-}
-
 /// `text` in a field of `width` characters, to the left if negative.
 fn pad(text: &str, width: i32) -> String {
     let n = width.unsigned_abs() as usize;
     if width < 0 { format!("{text:<n$}") } else { format!("{text:>n$}") }
 }
 
-fn line(out: &mut impl Write, cells: [String; 8]) -> std::io::Result<()> {
-    writeln!(out, "| {} |", cells.join(" | "))
+fn line(out: &mut impl Write, cells: impl Iterator<Item = String>) -> std::io::Result<()> {
+    writeln!(out, "| {} |", cells.collect::<Vec<_>>().join(" | "))
 }
 
 /// A value as a CSV field: always in quotes, as llama-bench does it.
@@ -333,6 +364,7 @@ mod tests {
                 gpu: String::new(),
                 backend: "CPU".into(),
                 isa: "avx2".into(),
+                numerics: "exact",
                 read_bandwidth: Some(20e9),
             },
         }
@@ -340,7 +372,7 @@ mod tests {
 
     fn printed(format: Format, rows: usize) -> String {
         let mut bytes = Vec::new();
-        let mut report = Report::new(&mut bytes, format);
+        let mut report = Report::new(&mut bytes, format, &[]);
         (0..rows).for_each(|_| report.row(&row()).unwrap());
         report.finish().unwrap();
         String::from_utf8(bytes).unwrap()
@@ -380,6 +412,19 @@ mod tests {
         assert!(lines[2].contains("| llama 135M Q4_1 "), "{}", lines[2]);
         assert!(lines[2].contains("38% |"), "{}", lines[2]);
         assert!(lines[2].ends_with("tg100 |        75.00 ± 35.36 |"), "{}", lines[2]);
+    }
+
+    #[test]
+    fn what_was_chosen_has_a_column() {
+        let mut bytes = Vec::new();
+        let mut report = Report::new(&mut bytes, Format::Markdown, &[Chosen::Isa, Chosen::TypeV]);
+        report.row(&row()).unwrap();
+        report.finish().unwrap();
+        let table = String::from_utf8(bytes).unwrap();
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines.iter().all(|l| l.chars().count() == lines[0].chars().count()));
+        assert!(lines[0].contains("| threads | isa        | type_v |   roof |"), "{}", lines[0]);
+        assert!(lines[2].contains("|       2 | avx2       |    f16 |    38% |"), "{}", lines[2]);
     }
 
     #[test]

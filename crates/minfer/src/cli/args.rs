@@ -116,10 +116,16 @@ impl DeviceArgs {
         }
     }
 
-    /// What runs the model.
+    /// What runs the model: the CPU, which is all that this build has.
     #[cfg(not(feature = "cuda"))]
     pub(super) fn choice(&self) -> Result<DeviceChoice> {
-        Ok(DeviceChoice::Cpu)
+        let gpu = match (self.device, self.numerics) {
+            (Device::Cuda, _) => "--device cuda",
+            (_, NumericsArg::F16) => "--numerics f16",
+            (_, NumericsArg::Int8) => "--numerics int8",
+            _ => return Ok(DeviceChoice::Cpu),
+        };
+        Err(usage(format!("{gpu} needs a build for GPUs: this one was made without `--features cuda`")))
     }
 
     /// How to set the CPU up, with so many threads.
@@ -141,7 +147,6 @@ pub(super) enum Device {
     /// The CPU
     Cpu,
     /// An NVIDIA GPU
-    #[cfg(feature = "cuda")]
     Cuda,
 }
 
@@ -156,11 +161,9 @@ pub(super) enum NumericsArg {
     /// nearer to the float model; bits depend on how tokens are grouped
     Fast,
     /// Half precision with sums in single precision and a fixed order, on a GPU
-    #[cfg(feature = "cuda")]
     F16,
     /// Bytes under a scale for every 32 values with integer sums and a fixed order, on a GPU: one token at a time is
     /// faster than with f16, prompts are slower
-    #[cfg(feature = "cuda")]
     Int8,
 }
 
@@ -209,7 +212,16 @@ pub(super) fn parse_positive(given: &str) -> Result<usize, String> {
     match given.parse() {
         Ok(0) => Err("must be at least 1".to_owned()),
         Ok(n) => Ok(n),
+        Err(_) if given.starts_with('-') => Err("must be at least 1".to_owned()),
         Err(_) => Err("expected a whole number".to_owned()),
+    }
+}
+
+/// Tokens to generate. Other engines take -1 for no limit.
+pub(super) fn parse_tokens(given: &str) -> Result<usize, String> {
+    match given {
+        "-1" => Err("for no limit, leave it out".to_owned()),
+        _ => parse_positive(given),
     }
 }
 
@@ -294,19 +306,19 @@ pub(super) struct SamplingArgs {
     pub top_k: u32,
     /// Keep the most typical tokens, those nearest to the expected surprise, that together have this probability; 1
     /// keeps all
-    #[arg(long = "typical", alias = "typical-p", value_name = "P", default_value_t = SamplingParams::default().typical_p)]
+    #[arg(long = "typical", alias = "typical-p", value_name = "P", default_value_t = SamplingParams::default().typical_p, allow_negative_numbers = true)]
     pub typical_p: f32,
     /// Keep the most probable tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().top_p)]
+    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().top_p, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Keep tokens with at least this share of the largest probability
-    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().min_p)]
+    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().min_p, allow_negative_numbers = true)]
     pub min_p: f32,
     /// Add to a token's logit, like `42+5`, `42-1.5` or `42-inf`, which forbids it; may be given several times
     #[arg(short = 'l', long, value_name = "ID±BIAS", value_parser = parse_bias)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Divides the logits of recent tokens; 1 does nothing
-    #[arg(long, value_name = "R", default_value_t = SamplingParams::default().repetition_penalty)]
+    #[arg(long, value_name = "R", default_value_t = SamplingParams::default().repetition_penalty, allow_negative_numbers = true)]
     pub repeat_penalty: f32,
     /// Subtracted from a token's logit for each recent occurrence
     #[arg(long, value_name = "R", default_value_t = SamplingParams::default().frequency_penalty, allow_negative_numbers = true)]
@@ -323,9 +335,9 @@ pub(super) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// As the engine takes them, which also checks their ranges.
-    pub(super) fn params(&self) -> SamplingParams {
-        SamplingParams {
+    /// As the engine takes them. What no model could take is an error of usage, before one is loaded.
+    pub(super) fn params(&self) -> Result<SamplingParams> {
+        let params = SamplingParams {
             temperature: self.temp,
             top_k: self.top_k,
             typical_p: self.typical_p,
@@ -337,7 +349,9 @@ impl SamplingArgs {
             presence_penalty: self.presence_penalty,
             penalty_window: self.repeat_last_n,
             seed: self.seed,
-        }
+        };
+        params.validate(usize::MAX).map_err(usage)?;
+        Ok(params)
     }
 }
 

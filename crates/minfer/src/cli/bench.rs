@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use minfer::bench::{Bench, Format, Machine, Report, Row, Test};
+use minfer::bench::{Bench, Chosen, Format, Machine, Report, Row, Test};
 use minfer::cpu::{CpuOptions, Host, probe};
 use minfer::facts::Facts;
 use minfer::gguf::Gguf;
@@ -14,7 +14,9 @@ use minfer::source::Source;
 use minfer::tokenizer::Tokenizer;
 use minfer::{AnyModel, Options, load_model};
 
-use super::args::{CacheArgs, DeviceArgs, open, parse_positive, parse_source, usage};
+use super::args::{
+    CacheArgs, DeviceArgs, KvArg, NumericsArg, RepackArg, open, parse_positive, parse_source, usage,
+};
 use super::terminal::{note, stderr_is_terminal, with_load_bar};
 
 /// Measure the speed of a model
@@ -123,7 +125,7 @@ impl Args {
         }
         let host = Host::detect();
         let threads = if self.threads.is_empty() { vec![host.cores.threads()] } else { self.threads.clone() };
-        let mut report = Report::new(std::io::stdout(), self.format());
+        let mut report = Report::new(std::io::stdout(), self.format(), &self.chosen());
         for source in &self.model {
             let gguf = open(source)?;
             for &threads in &threads {
@@ -137,6 +139,18 @@ impl Args {
             }
         }
         Ok(report.finish()?)
+    }
+
+    /// What the table shows because it was asked for.
+    fn chosen(&self) -> Vec<Chosen> {
+        let all = [
+            (Chosen::Isa, self.device.isa.is_some()),
+            (Chosen::Repack, self.device.repack != RepackArg::Auto),
+            (Chosen::Numerics, self.device.numerics != NumericsArg::Auto),
+            (Chosen::TypeK, self.cache.ctk != KvArg::F16),
+            (Chosen::TypeV, self.cache.ctv != KvArg::F16),
+        ];
+        all.into_iter().filter_map(|(column, chosen)| chosen.then_some(column)).collect()
     }
 
     /// All combinations of tests and depths.
@@ -225,12 +239,14 @@ fn machine(model: &AnyModel, facts: &Facts, host: &Host, setting: Setting) -> (M
         gpu: String::new(),
         backend: "CPU".to_owned(),
         isa: String::new(),
+        numerics: "",
         read_bandwidth: setting.bandwidth,
     };
     match model {
         AnyModel::Cpu(model) => {
-            let isa = model.device().isa();
-            (Machine { isa: isa.to_string(), ..machine }, facts.kernels(isa, model.device().numerics()))
+            let (isa, numerics) = (model.device().isa(), model.device().numerics());
+            let machine = Machine { isa: isa.to_string(), numerics: numerics.name(), ..machine };
+            (machine, facts.kernels(isa, numerics))
         }
         #[cfg(feature = "cuda")]
         AnyModel::Cuda(model) => {
@@ -240,6 +256,7 @@ fn machine(model: &AnyModel, facts: &Facts, host: &Host, setting: Setting) -> (M
                 gpu: device.info().name.clone(),
                 backend: "CUDA".to_owned(),
                 isa: format!("sm_{major}{minor}"),
+                numerics: device.numerics().name(),
                 read_bandwidth: device.read_bandwidth().ok(),
                 ..machine
             };

@@ -13,7 +13,7 @@ use minfer::chat::{Answer, Chat, Conversation, End, OnFull, Part, Record, Settin
 use minfer::{Error, Options};
 
 use super::args::{
-    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_positive,
+    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_tokens,
 };
 use super::interrupt::{stop_on_interrupt, stoppable};
 use super::terminal::{is_interactive, note, with_load_bar};
@@ -45,7 +45,7 @@ pub(super) struct Args {
         "repeat_last_n", "seed"])]
     resume: Option<PathBuf>,
     /// Tokens of an answer at most; until the model stops or the context is full if left out
-    #[arg(short = 'n', long, value_name = "N", value_parser = parse_positive)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse_tokens, allow_negative_numbers = true)]
     n_predict: Option<usize>,
     /// End an answer before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
@@ -79,10 +79,11 @@ impl Args {
     /// Runs the command.
     pub(super) fn run(self) -> Result<Outcome> {
         let resumed = self.resume.as_deref().map(Record::load).transpose()?;
+        let settings = self.settings()?;
         let chat = self.load()?;
         let mut talk = Talk {
             conversation: Conversation::default(),
-            settings: self.settings(),
+            settings,
             file: self.resume.clone(),
             last: None,
             attempt: 0,
@@ -132,16 +133,16 @@ impl Args {
         }
     }
 
-    fn settings(&self) -> Settings {
-        Settings {
+    fn settings(&self) -> Result<Settings> {
+        Ok(Settings {
             max_tokens: self.n_predict,
             stop: self.stop.clone(),
             on_full: match self.on_full {
                 OnFullArg::Stop => OnFull::Stop,
                 OnFullArg::Drop => OnFull::Drop,
             },
-            ..Settings::of(&self.sampling.params())
-        }
+            ..Settings::of(&self.sampling.params()?)
+        })
     }
 }
 

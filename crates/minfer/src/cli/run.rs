@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::args::{
-    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage,
+    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_tokens, usage,
 };
 use super::interrupt::{interrupted, on_interrupt};
 use super::terminal::{note, read_stdin, utf8, with_load_bar};
@@ -40,7 +40,7 @@ pub(super) struct Args {
     #[arg(short = 'p', long = "prompt", value_name = "TEXT", conflicts_with = "prompt")]
     prompt_flag: Option<String>,
     /// Tokens to generate at most; until the model stops or the context is full if left out
-    #[arg(short = 'n', long, value_name = "N", value_parser = parse_positive)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse_tokens, allow_negative_numbers = true)]
     n_predict: Option<usize>,
     /// Continue the text of the prompt, without a template
     #[arg(long)]
@@ -68,12 +68,13 @@ impl Args {
     /// Runs the command.
     pub(super) fn run(self) -> Result<Outcome> {
         let prompt = self.prompt()?;
+        let sampling = self.sampling.params()?;
         let gguf = open(&self.model.model)?;
         let llm = self.load(&gguf)?;
         let tokens = self.tokens(&llm, &prompt)?;
         let options = Generate {
             max_tokens: self.n_predict,
-            sampling: self.sampling.params(),
+            sampling,
             stop: self.stop.clone(),
             logprobs: self.logprobs,
         };

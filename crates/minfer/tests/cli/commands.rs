@@ -49,8 +49,17 @@ fn run_says_when_the_context_is_full() {
 
 #[test]
 fn bad_sampling_values_fail_with_their_name() {
-    let text = fails(&["run", "-m", tiny_model(), "--top-p", "1.5", "x"], 1);
-    assert!(text.contains("top_p is 1.5"), "{text}");
+    // Wrong usage, which is said before a model is looked for.
+    for (flag, value, what) in [
+        ("--top-p", "1.5", "top_p is 1.5"),
+        ("--temp", "-1", "temperature is -1"),
+        ("--min-p", "-0.5", "min_p is -0.5"),
+    ] {
+        let text = fails(&["run", "-m", "/no/such/file", flag, value, "x"], 2);
+        assert!(text.contains(what), "{text}");
+    }
+    let text = fails(&["run", "-m", tiny_model(), "-n", "-1", "x"], 2);
+    assert!(text.contains("for no limit, leave it out"), "{text}");
 }
 
 #[test]
@@ -329,7 +338,7 @@ fn run_prints_log_probabilities_of_every_token() {
     assert!(
         fails(&["run", "-m", tiny_model(), "-l", "1024+1", "x"], 1).contains("logit_bias has token 1024")
     );
-    assert!(fails(&["run", "-m", tiny_model(), "--typical", "2", "x"], 1).contains("typical_p is 2"));
+    assert!(fails(&["run", "-m", tiny_model(), "--typical", "2", "x"], 2).contains("typical_p is 2"));
     fails(&["run", "-m", tiny_model(), "--logprobs", "21", "x"], 2);
     fails(&["run", "-m", tiny_model(), "-l", "5", "x"], 2);
 }
