@@ -1,9 +1,15 @@
 //! Compiles the kernels: the only place that calls nvcc, and only with the feature `cuda`.
 //!
-//! Each `csrc/*.cu` becomes a fat binary of machine code for the architectures of `MINFER_CUDA_ARCHS` (a list like
-//! `80,90a,ptx`; `ptx` is code for parts that do not exist yet), which the library embeds. What ptxas says of registers
-//! and spills is kept beside them: the ledger is compared with it, on machines without a GPU too.
+//! Each `csrc/*.cu`, and with the feature `lab` each `csrc/lab/*.cu`, becomes a fat binary of machine code for the
+//! architectures of `MINFER_CUDA_ARCHS` (a list like `80,90a,ptx`; `ptx` is code for parts that do not exist yet), which
+//! the library embeds. What ptxas says of registers and spills is kept beside them: the ledger is compared with it, on
+//! machines without a GPU too.
+//!
+//! What was compiled stays in `cuda-kernels` beside the profile's other outputs, under a hash of all that it was made of:
+//! after a change only the units that include it are compiled, and builds with other features take what is there.
 
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -72,17 +78,20 @@ fn build() -> Result<(), String> {
 
 /// Every translation unit.
 fn sources() -> Result<Vec<PathBuf>, String> {
-    let entries = std::fs::read_dir("csrc").map_err(|e| format!("csrc: {e}"))?;
-    let mut sources: Vec<PathBuf> = entries
-        .filter_map(|e| Some(e.ok()?.path()))
-        .filter(|p| p.extension().is_some_and(|e| e == "cu"))
-        .collect();
+    let mut sources = Vec::new();
+    let lab = std::env::var_os("CARGO_FEATURE_LAB").map(|_| "csrc/lab");
+    for folder in ["csrc"].into_iter().chain(lab) {
+        let entries = std::fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
+        sources.extend(
+            entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.extension().is_some_and(|e| e == "cu")),
+        );
+    }
     // The largest first.
     sources.sort_by_key(|p| !p.to_string_lossy().contains("matmul"));
     Ok(sources)
 }
 
-/// Compiles one unit for all architectures; returns what ptxas said.
+/// One unit for all architectures, compiled unless it is there; returns what ptxas said.
 fn compile(nvcc: &Path, source: &Path, out: &Path, archs: &[&str]) -> Result<String, String> {
     let name = source.file_stem().and_then(|s| s.to_str()).ok_or("a source without a name")?;
     let mut command = Command::new(nvcc);
@@ -105,13 +114,60 @@ fn compile(nvcc: &Path, source: &Path, out: &Path, archs: &[&str]) -> Result<Str
         };
         command.args(["-gencode", &pair]);
     }
-    command.arg(source).arg("-o").arg(out.join(format!("{name}.fatbin")));
-    let result = command.output().map_err(|e| format!("{}: {e}", nvcc.display()))?;
-    let said = String::from_utf8_lossy(&result.stderr).into_owned();
-    if !result.status.success() {
-        return Err(format!("{} failed on {}\n{said}", nvcc.display(), source.display()));
+    command.arg(source);
+    let kept = kept(out)?.join(format!("{name}-{:016x}", made_of(&command, source)?));
+    let (image, said) = (kept.with_extension("fatbin"), kept.with_extension("txt"));
+    let problem = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    // The text is written last: where it is, the image is whole.
+    if let Ok(said) = std::fs::read_to_string(&said)
+        && std::fs::copy(&image, out.join(format!("{name}.fatbin"))).is_ok()
+    {
+        return Ok(said);
     }
-    Ok(said)
+    let made = out.join(format!("{name}.fatbin"));
+    command.arg("-o").arg(&made);
+    let result = command.output().map_err(|e| problem(nvcc, e))?;
+    let text = String::from_utf8_lossy(&result.stderr).into_owned();
+    if !result.status.success() {
+        return Err(format!("{} failed on {}\n{text}", nvcc.display(), source.display()));
+    }
+    // Under names of this process until they are whole: another build may do the same.
+    let part = |path: &Path| path.with_extension(format!("part-{}", std::process::id()));
+    std::fs::copy(&made, part(&image)).map_err(|e| problem(&image, e))?;
+    std::fs::rename(part(&image), &image).map_err(|e| problem(&image, e))?;
+    std::fs::write(part(&said), &text).map_err(|e| problem(&said, e))?;
+    std::fs::rename(part(&said), &said).map_err(|e| problem(&said, e))?;
+    Ok(text)
+}
+
+/// Where compiled units stay: `cuda-kernels` of the profile that `out` (`<profile>/build/<package>/out`) belongs to.
+fn kept(out: &Path) -> Result<PathBuf, String> {
+    let profile = out.ancestors().nth(3).ok_or("OUT_DIR is not where cargo puts it")?;
+    let kept = profile.join("cuda-kernels");
+    std::fs::create_dir_all(&kept).map_err(|e| format!("{}: {e}", kept.display()))?;
+    Ok(kept)
+}
+
+/// A hash of all that decides what comes out: the command, the compiler's version, the source and what it includes.
+fn made_of(command: &Command, source: &Path) -> Result<u64, String> {
+    let mut hasher = DefaultHasher::new();
+    let version = Command::new(command.get_program()).arg("--version").output();
+    version.map_err(|e| format!("nvcc: {e}"))?.stdout.hash(&mut hasher);
+    command.get_args().collect::<Vec<_>>().hash(&mut hasher);
+    let (mut seen, mut left) = (BTreeSet::new(), vec![source.to_path_buf()]);
+    while let Some(file) = left.pop() {
+        let file = file.canonicalize().map_err(|e| format!("{}: {e}", file.display()))?;
+        if !seen.insert(file.clone()) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let includes =
+            text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")?.split('"').next());
+        let folder = file.parent().unwrap_or(Path::new("."));
+        left.extend(includes.map(|name| folder.join(name)));
+        text.hash(&mut hasher);
+    }
+    Ok(hasher.finish())
 }
 
 /// `$CUDA_HOME/bin`, then `PATH`, then what `cargo xtask cuda-toolkit` installed.

@@ -57,7 +57,7 @@ pub(crate) fn ledger(root: &Path) -> Result<()> {
             "-p",
             "minfer-cuda",
             "--features",
-            "cuda",
+            "lab",
             "--example",
             "ledger",
         ])

@@ -335,3 +335,19 @@ pub(crate) struct SampleArgs {
     pub(crate) vocab: i32,
     pub(crate) unused: i32,
 }
+
+#[cfg(feature = "lab")]
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct LayoutArgs {
+    pub(crate) out: Address,
+}
+
+#[cfg(feature = "lab")]
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct RateArgs {
+    pub(crate) sink: Address,
+    pub(crate) turns: i32,
+    pub(crate) unused: i32,
+}

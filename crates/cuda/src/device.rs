@@ -2,6 +2,8 @@
 
 mod argmax;
 mod decode;
+#[cfg(feature = "lab")]
+mod lab;
 mod load;
 mod plan;
 mod probe;
@@ -17,6 +19,8 @@ use crate::kernels::Kernels;
 use crate::launch::{Lane, Queue};
 use crate::matrix::{Matrix, has_wgmma};
 use crate::numerics::Numerics;
+#[cfg(feature = "lab")]
+pub use lab::{Observed, Rate, Repacked};
 use minfer_ops::*;
 use state::State;
 use std::cell::Cell;

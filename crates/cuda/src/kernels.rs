@@ -134,6 +134,7 @@ fn codebooks() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "lab")]
     use crate::ledger;
 
     #[test]
@@ -153,7 +154,9 @@ mod tests {
         }
     }
 
-    /// Registers, spills and shared memory of what was just compiled, against the ledger.
+    /// Registers, spills and shared memory of what was just compiled, against the ledger, which has the laboratory's
+    /// kernels too.
+    #[cfg(feature = "lab")]
     #[test]
     fn kernels_are_as_the_ledger_says() {
         let built = ledger::built();

@@ -55,13 +55,15 @@ mod launch;
 #[cfg(feature = "cuda")]
 mod matrix;
 mod numerics;
-#[cfg(all(test, feature = "cuda"))]
+#[cfg(any(feature = "lab", all(test, feature = "cuda")))]
 mod qt16;
 #[cfg(all(test, feature = "cuda"))]
 mod testing;
 
 #[cfg(feature = "cuda")]
 pub use device::{CudaDevice, CudaOptions};
+#[cfg(feature = "lab")]
+pub use device::{Observed, Rate, Repacked};
 #[cfg(feature = "cuda")]
 pub use driver::{GpuInfo, Unavailable, gpus};
 #[cfg(feature = "cuda")]

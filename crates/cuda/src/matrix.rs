@@ -263,7 +263,7 @@ impl Matrix {
     }
 
     /// Its bytes.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn bytes(&self) -> &Buffer<u8> {
         &self.data
     }

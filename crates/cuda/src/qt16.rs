@@ -3,8 +3,8 @@
 use minfer_ops::GgmlType;
 
 /// Rows and columns of a unit.
-const ROWS: usize = 16;
-const COLS: usize = 256;
+pub(crate) const ROWS: usize = 16;
+pub(crate) const COLS: usize = 256;
 
 /// Row in the unit and column in the k16 step of nibble `n` of a word of lane `lane`.
 fn place(lane: usize, n: usize) -> (usize, usize) {

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line")]
 
 mod ab;
+mod gpu;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -26,6 +27,9 @@ struct Cli {
 enum Command {
     Census(CensusArgs),
     Ledger(LedgerArgs),
+    Layout(gpu::LayoutArgs),
+    #[cfg(feature = "cuda")]
+    Probe(gpu::ProbeArgs),
     Ab(ab::Args),
 }
 
@@ -226,6 +230,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Census(args) => args.run(),
         Command::Ledger(args) => args.run(),
+        Command::Layout(args) => args.run(),
+        #[cfg(feature = "cuda")]
+        Command::Probe(args) => args.run(),
         Command::Ab(args) => args.run(),
     };
     let written = result.and_then(|text| {

@@ -1,0 +1,112 @@
+//! `layout` and `probe`: what needs a GPU, and says so where there is none.
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+use minfer_lab::layout::{self, Proof};
+
+/// Prove where tensor-core instructions, and our kernels, have the values of their operands
+///
+/// Every comparison is exhaustive: the maps among each other on any machine; on a GPU each place of one operand against each
+/// of the other, and every bit of a unit of each type that is repacked. Exits with 1 if anything differs.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  minfer-lab layout")]
+pub(crate) struct LayoutArgs {
+    /// Number of the GPU
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    gpu: usize,
+    /// Only what needs no GPU
+    #[cfg(feature = "cuda")]
+    #[arg(long)]
+    maps: bool,
+}
+
+impl LayoutArgs {
+    pub(crate) fn run(self) -> Result<String> {
+        let mut proofs = layout::of_maps();
+        let mut text = String::new();
+        #[cfg(feature = "cuda")]
+        let left_out = if self.maps { None } else { on_gpu(self.gpu, &mut proofs)? };
+        #[cfg(not(feature = "cuda"))]
+        let left_out = Some("this build has no GPU: it was made without `--features cuda`".to_owned());
+        text += "| what | compared | mismatches |\n| --- | ---: | ---: |\n";
+        for Proof { what, compared, mismatches } in &proofs {
+            writeln!(text, "| {what} | {compared} | {mismatches} |")?;
+        }
+        if let Some(why) = left_out {
+            writeln!(text, "\nNot on a GPU: {why}")?;
+        }
+        proofs.retain(|proof| proof.mismatches > 0 || proof.compared == 0);
+        if !proofs.is_empty() {
+            let names: Vec<&str> = proofs.iter().map(|proof| proof.what.as_str()).collect();
+            bail!("{text}\nnot as it should be: {}", names.join("; "));
+        }
+        Ok(text)
+    }
+}
+
+/// What a GPU shows, and how it is compared.
+#[cfg(feature = "cuda")]
+type Comparison = (minfer_cuda::Observed, fn(&[i32]) -> Vec<Proof>);
+
+/// The comparisons that a GPU is looked at for; why some were left out.
+#[cfg(feature = "cuda")]
+fn on_gpu(gpu: usize, proofs: &mut Vec<Proof>) -> Result<Option<String>> {
+    use minfer_cuda::{CudaDevice, CudaOptions, KERNEL_TYPES, Observed};
+    let device = match CudaDevice::new(&CudaOptions { gpu, ..CudaOptions::default() }) {
+        Ok(device) => device,
+        Err(why) => return Ok(Some(why.to_string())),
+    };
+    let compare: [Comparison; 6] = [
+        (Observed::Ldmatrix, |seen| vec![layout::of_ldmatrix(seen)]),
+        (Observed::MmaHalves, |seen| vec![layout::of_mma_halves(seen)]),
+        (Observed::MmaBytes, |seen| vec![layout::of_mma_bytes(seen)]),
+        (Observed::Wgmma, |seen| vec![layout::of_wgmma(seen)]),
+        (Observed::WgmmaAcross, |seen| vec![layout::of_wgmma_across(seen)]),
+        (Observed::Formulas, layout::of_formulas),
+    ];
+    let mut left_out = None;
+    for (what, compare) in compare {
+        match device.observe(what)? {
+            Some(seen) => proofs.extend(compare(&seen)),
+            None => left_out = Some(format!("{} has no wgmma", device.info().name)),
+        }
+    }
+    for (ty, name) in KERNEL_TYPES {
+        let Some(repacked) = device.repack_every_bit(*ty)? else { continue };
+        proofs.push(Proof {
+            what: format!(
+                "{name} to QT16 and back, every bit of a unit (bytes that differ, bits lost or added)"
+            ),
+            compared: repacked.units,
+            mismatches: repacked.differing + repacked.not_one_bit,
+        });
+    }
+    Ok(left_out)
+}
+
+/// Measure what this GPU can do at most: memory, tensor-core instructions, unpacking, launches
+///
+/// The roofs that speeds are compared with. The best of ten runs each; clocks are not fixed.
+#[cfg(feature = "cuda")]
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  minfer-lab probe")]
+pub(crate) struct ProbeArgs {
+    /// Number of the GPU
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    gpu: usize,
+}
+
+#[cfg(feature = "cuda")]
+impl ProbeArgs {
+    pub(crate) fn run(self) -> Result<String> {
+        use minfer_cuda::{CudaDevice, CudaOptions};
+        let device = CudaDevice::new(&CudaOptions { gpu: self.gpu, ..CudaOptions::default() })?;
+        let mut text = format!("{}\n\n| what | at most | |\n| --- | ---: | --- |\n", device.info().name);
+        for rate in device.rates()? {
+            writeln!(text, "| {} | {:.3} | {} |", rate.name, rate.value, rate.unit)?;
+        }
+        Ok(text)
+    }
+}
