@@ -30,13 +30,23 @@ pub struct EngineConfig {
     /// Steps in flight, 1 to [`MAX_IN_FLIGHT`]. With 2 the host prepares one while the device runs the other, at the
     /// cost of a row computed in vain when a text ends. Results are the same.
     pub in_flight: usize,
+    /// Whether what has been computed is kept for later requests that begin with the same tokens, as long as nobody else
+    /// needs the memory. Results are the same.
+    pub prefix_cache: bool,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
         let max_waiting = 256;
         let in_flight = MAX_IN_FLIGHT;
-        EngineConfig { max_running: 16, max_waiting, event_capacity: 4096, step_tokens: 512, in_flight }
+        EngineConfig {
+            max_running: 16,
+            max_waiting,
+            event_capacity: 4096,
+            step_tokens: 512,
+            in_flight,
+            prefix_cache: true,
+        }
     }
 }
 
@@ -158,7 +168,7 @@ impl Engine {
         let Some(place) = Place::take(&self.shared.waiting, max_waiting) else {
             return Err(self.shared.ended.get().cloned().map_or(full, SubmitError::Stopped));
         };
-        let usage = Usage { prompt_tokens: request.prompt.len(), completion_tokens: 0 };
+        let usage = Usage { prompt_tokens: request.prompt.len(), ..Usage::default() };
         let (sink, source) = event::channel(self.config.event_capacity);
         let canceller = Canceller::default();
         let (submitted, place) = (Instant::now(), Some(place));

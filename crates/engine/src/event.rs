@@ -16,6 +16,8 @@ pub enum Event {
     Started {
         /// Tokens of the prompt.
         prompt_tokens: usize,
+        /// Those of them, the first ones, that an earlier request had computed.
+        cached_tokens: usize,
         /// The request's seed, or the one chosen for it.
         seed: u64,
     },
@@ -74,6 +76,8 @@ pub enum Stopped {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Those of them that were not computed, as an earlier request had done so.
+    pub cached_tokens: usize,
     /// Tokens generated, an end-of-generation token included: the number of [`Event::Token`]s.
     pub completion_tokens: usize,
 }

@@ -189,7 +189,8 @@ pub trait Executor {
     fn limits(&self) -> &Limits;
 
     /// Enqueues a step. Never waits for the device. Steps take effect in the order of submission, so a block that one
-    /// step still uses may be given to another sequence by the next. After an error nothing has been enqueued.
+    /// step still uses may be given to another sequence by the next, and what one step writes may be read by the next,
+    /// whoever's it is. After an error nothing has been enqueued.
     fn submit(&mut self, plan: &StepPlan) -> Result<StepId, StepError>;
 
     /// Waits for a step and takes its results. Steps are waited for in the order of submission. A row that takes its

@@ -3,8 +3,15 @@
 //! Numbers only; the memory is the executor's. A sequence is admitted with a promise of positions, so that growing
 //! it within the promise never fails; blocks are taken when positions are about to be written, and given back when no
 //! token of a coming step can see them any more.
+//!
+//! With a prefix cache ([`Kv::with_prefix_cache`]) whole blocks outlive their sequence: a later one that begins with the same
+//! tokens takes them over ([`Kv::admit_prompt`]). Blocks that only the cache has are as good as free: they are taken when no
+//! other is left.
 
-use crate::executor::{BlockTable, CacheGroup, Limits};
+mod prefix;
+
+use crate::executor::{BlockTable, CacheGroup, Limits, TokenId};
+use prefix::{NodeId, Prefixes, ROOT};
 
 /// Why blocks are refused. Every refusal leaves the accounts as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,12 +108,6 @@ impl BlockPool {
         BlockPool { spec, refs: vec![0; spec.blocks], free, promised: 0 }
     }
 
-    fn take(&mut self) -> Option<u32> {
-        let block = self.free.pop()?;
-        self.refs[block as usize] = 1;
-        Some(block)
-    }
-
     fn share(&mut self, block: u32) {
         self.refs[block as usize] += 1;
     }
@@ -135,6 +136,9 @@ pub struct Sequence {
     promised: usize,
     /// One per cache group.
     tables: Vec<BlockTable>,
+    /// Where its path in the prefix cache ends, and after how many blocks.
+    node: NodeId,
+    remembered: usize,
 }
 
 impl Sequence {
@@ -156,6 +160,7 @@ pub struct Kv {
     block_tokens: usize,
     step_tokens: usize,
     pools: Vec<BlockPool>,
+    prefixes: Option<Prefixes>,
 }
 
 impl Kv {
@@ -174,7 +179,12 @@ impl Kv {
             return Err(KvError::Limits { field: "window" });
         }
         let pools = limits.groups.iter().copied().map(BlockPool::new).collect();
-        Ok(Kv { block_tokens: limits.block_tokens, step_tokens, pools })
+        Ok(Kv { block_tokens: limits.block_tokens, step_tokens, pools, prefixes: None })
+    }
+
+    /// The same accounts, which remember what blocks hold.
+    pub fn with_prefix_cache(self) -> Self {
+        Kv { prefixes: Some(Prefixes::new()), ..self }
     }
 
     /// Positions that a sequence alone could have.
@@ -195,7 +205,88 @@ impl Kv {
             }
         }
         self.promise(positions, |promised, need| promised + need);
-        Ok(Sequence { len: 0, promised: positions, tables: vec![BlockTable::default(); self.pools.len()] })
+        let tables = vec![BlockTable::default(); self.pools.len()];
+        Ok(Sequence { promised: positions, tables, ..Sequence::default() })
+    }
+
+    /// Begins a sequence of up to `positions` tokens of which `prompt` are the first. [`Sequence::len`] says how many of
+    /// them are in the cache already: whole blocks, and never all of the prompt, whose last token has yet to be asked what
+    /// comes next.
+    pub fn admit_prompt(&mut self, prompt: &[TokenId], positions: usize) -> Result<Sequence, KvError> {
+        let mut sequence = self.admit(positions.max(prompt.len()))?;
+        let Some(prefixes) = &mut self.prefixes else { return Ok(sequence) };
+        let block_tokens = self.block_tokens;
+        let path = prefixes.path(&prompt[..prompt.len().saturating_sub(1)], block_tokens);
+        // As many blocks of it as leave every window with all that the next position sees.
+        let first_of = |pool: &BlockPool, blocks: usize| pool.seen_from(blocks * block_tokens) / block_tokens;
+        let usable = (1..=path.len()).rev().find(|&blocks| {
+            self.pools.iter().enumerate().all(|(group, pool)| {
+                let first = first_of(pool, blocks).min(blocks);
+                path[first..blocks].iter().all(|&node| prefixes.block(node, group).is_some())
+            })
+        });
+        let Some(blocks) = usable else { return Ok(sequence) };
+        for (group, (pool, table)) in self.pools.iter_mut().zip(&mut sequence.tables).enumerate() {
+            table.first = first_of(pool, blocks).min(blocks);
+            table.blocks.extend(path[table.first..blocks].iter().filter_map(|&n| prefixes.block(n, group)));
+            table.blocks.iter().for_each(|&block| pool.share(block));
+        }
+        sequence.len = blocks * block_tokens;
+        (sequence.node, sequence.remembered) = (path[blocks - 1], blocks);
+        prefixes.move_pin(ROOT, sequence.node);
+        prefixes.touch(sequence.node);
+        Ok(sequence)
+    }
+
+    /// Remembers the whole blocks of a sequence's first `computed` positions, whose tokens are `tokens`. Where another
+    /// sequence has computed the same, the sequence goes on with that one's blocks, whose bits are the same.
+    pub fn remember(&mut self, sequence: &mut Sequence, tokens: &[TokenId], computed: usize) {
+        let Some(prefixes) = &mut self.prefixes else { return };
+        let whole = computed.min(tokens.len()).min(sequence.len) / self.block_tokens;
+        if whole <= sequence.remembered {
+            return;
+        }
+        let mut at = sequence.node;
+        for (index, edge) in
+            tokens.chunks_exact(self.block_tokens).enumerate().take(whole).skip(sequence.remembered)
+        {
+            let known = prefixes.child(at, edge);
+            let next = known.unwrap_or_else(|| prefixes.add(at, edge, vec![None; self.pools.len()]));
+            for (group, (pool, table)) in self.pools.iter_mut().zip(&mut sequence.tables).enumerate() {
+                let own = index.checked_sub(table.first).and_then(|place| table.blocks.get_mut(place));
+                // A window may have moved past it.
+                let Some(own) = own else { continue };
+                match prefixes.block(next, group) {
+                    Some(block) if block == *own => {}
+                    Some(block) => {
+                        pool.share(block);
+                        pool.give_back(std::mem::replace(own, block));
+                    }
+                    None => {
+                        pool.share(*own);
+                        prefixes.set_block(next, group, *own);
+                    }
+                }
+            }
+            at = next;
+        }
+        prefixes.move_pin(sequence.node, at);
+        prefixes.touch(at);
+        (sequence.node, sequence.remembered) = (at, whole);
+    }
+
+    /// A block that nobody has: a free one, or one that only the prefix cache has.
+    fn take(pools: &mut [BlockPool], prefixes: &mut Option<Prefixes>, group: usize) -> Option<u32> {
+        while pools[group].free.is_empty() {
+            let pool = &pools[group];
+            let given_up = prefixes
+                .as_mut()?
+                .give_up(group, pool.spec.window.is_some(), |block| pool.refs[block as usize] == 1)?;
+            given_up.into_iter().for_each(|(group, block)| pools[group].give_back(block));
+        }
+        let block = pools[group].free.pop()?;
+        pools[group].refs[block as usize] = 1;
+        Some(block)
     }
 
     /// Prepares a step that writes the positions `start..start + tokens`: drops the blocks that none of its tokens
@@ -203,7 +294,8 @@ impl Kv {
     pub fn cover(&mut self, sequence: &mut Sequence, start: usize, tokens: usize) -> Result<(), KvError> {
         let end = start.saturating_add(tokens);
         self.check_cover(sequence, start, tokens, end)?;
-        for (pool, table) in self.pools.iter_mut().zip(&mut sequence.tables) {
+        for (group, table) in sequence.tables.iter_mut().enumerate() {
+            let pool = &mut self.pools[group];
             let first = pool.seen_from(start) / self.block_tokens;
             let unseen = (first - table.first).min(table.blocks.len());
             for block in table.blocks.drain(..unseen) {
@@ -212,7 +304,8 @@ impl Kv {
             table.first = first;
             let missing = end.div_ceil(self.block_tokens).saturating_sub(first + table.blocks.len());
             // The promise: there are always that many.
-            table.blocks.extend((0..missing).map_while(|_| pool.take()));
+            let taken = (0..missing).map_while(|_| Kv::take(&mut self.pools, &mut self.prefixes, group));
+            table.blocks.extend(taken);
         }
         sequence.len = end;
         Ok(())
@@ -267,6 +360,12 @@ impl Kv {
             }
         }
         sequence.len = len;
+        if let Some(prefixes) = &mut self.prefixes {
+            let kept = sequence.remembered.min(len / self.block_tokens);
+            let node = (kept..sequence.remembered).fold(sequence.node, |node, _| prefixes.parent(node));
+            prefixes.move_pin(sequence.node, node);
+            (sequence.node, sequence.remembered) = (node, kept);
+        }
         Ok(())
     }
 
@@ -290,6 +389,9 @@ impl Kv {
         for (pool, table) in self.pools.iter_mut().zip(&sequence.tables) {
             table.blocks.iter().for_each(|&block| pool.give_back(block));
         }
+        if let Some(prefixes) = &mut self.prefixes {
+            prefixes.move_pin(sequence.node, ROOT);
+        }
         self.promise(sequence.promised, |promised, need| promised - need);
     }
 
@@ -309,7 +411,9 @@ impl Kv {
     pub fn check_integrity<'a>(&self, live: impl IntoIterator<Item = &'a Sequence>) -> Result<(), String> {
         let mut refs: Vec<Vec<u32>> = self.pools.iter().map(|pool| vec![0; pool.refs.len()]).collect();
         let mut promised = vec![0; self.pools.len()];
+        let mut pins = Vec::new();
         for sequence in live {
+            pins.push(sequence.node);
             for (group, table) in sequence.tables.iter().enumerate() {
                 let (first, end) = (table.first, table.first + table.blocks.len());
                 let seen = self.pools[group].seen_from(sequence.len) / self.block_tokens;
@@ -323,6 +427,10 @@ impl Kv {
                 promised[group] += need;
                 table.blocks.iter().for_each(|&block| refs[group][block as usize] += 1);
             }
+        }
+        if let Some(prefixes) = &self.prefixes {
+            prefixes.check(&pins)?;
+            prefixes.blocks().for_each(|(group, block)| refs[group][block as usize] += 1);
         }
         for (group, pool) in self.pools.iter().enumerate() {
             let mut free = pool.free.clone();

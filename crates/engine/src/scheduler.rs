@@ -69,8 +69,9 @@ impl<E: Executor> Scheduler<E> {
     pub(crate) fn new(executor: E, table: TokenTable, config: &EngineConfig) -> Result<Self, KvError> {
         let limits = executor.limits();
         let step_tokens = config.step_tokens.min(limits.max_tokens);
+        let kv = Kv::new(limits, step_tokens)?;
         Ok(Scheduler {
-            kv: Kv::new(limits, step_tokens)?,
+            kv: if config.prefix_cache { kv.with_prefix_cache() } else { kv },
             table,
             // Then a step has room for a row, and a result, of every running request.
             max_running: config.max_running.min(limits.max_outputs).min(step_tokens),
@@ -143,7 +144,7 @@ impl<E: Executor> Scheduler<E> {
         {
             // The last token is never written, so it may lie one past the end of the cache.
             let max_len = job.max_len().min(self.capacity() + 1);
-            let Ok(cache) = self.kv.admit(max_len - 1) else { return };
+            let Ok(cache) = self.kv.admit_prompt(&job.request.prompt, max_len - 1) else { return };
             let Some(job) = self.waiting.pop_front() else { return };
             self.running.push(Running::new(SeqId(self.next_seq), job, cache, max_len));
             self.next_seq += 1;
@@ -157,6 +158,8 @@ impl<E: Executor> Scheduler<E> {
             for running in self.running.iter_mut().filter(|running| running.reads_prompt() == prompts) {
                 let Some(tokens) = running.next_tokens(budget) else { continue };
                 let (position, len) = (running.submitted, tokens.len());
+                // Before a window moves on.
+                running.remember(&mut self.kv);
                 // Promised at admission, so an error is ours.
                 self.kv.cover(&mut running.cache, position, len).map_err(|error| error.to_string())?;
                 budget -= len;
@@ -251,8 +254,11 @@ impl<E: Executor> Scheduler<E> {
     }
 
     fn finish(&mut self, at: usize, reason: FinishReason) {
-        let cache = self.running.remove(at).finish(reason);
-        self.kv.release(cache);
+        let mut running = self.running.remove(at);
+        if !matches!(reason, FinishReason::Error(_)) {
+            running.remember(&mut self.kv);
+        }
+        self.kv.release(running.finish(reason));
     }
 
     /// Ends every request.

@@ -141,6 +141,60 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
+    /// The same with a cache of prefixes, of sequences of few different tokens.
+    #[test]
+    fn no_history_breaks_the_cache(
+        ops in proptest::collection::vec((op(), 0u32..3), 0..120),
+        block_tokens in 1usize..5,
+        window in 1usize..12,
+        windows_only in any::<bool>(),
+    ) {
+        let groups = [(25, Some(window)), (60, None)];
+        let limits = limits(block_tokens, &groups[..if windows_only { 1 } else { 2 }]);
+        let mut kv = Kv::new(&limits, 8).unwrap().with_prefix_cache();
+        // Sequences with their tokens, all that they will ever have.
+        let mut live: Vec<(Sequence, Vec<TokenId>)> = Vec::new();
+        for (op, token) in ops {
+            match op {
+                Op::Admit(positions) => {
+                    let tokens: Vec<TokenId> = (0..48).map(|i| u32::from(i >= 4 * token as usize) * token).collect();
+                    let prompt = &tokens[..positions];
+                    if let Ok(sequence) = kv.admit_prompt(prompt, 48) {
+                        prop_assert!(sequence.len() < positions.max(1) && sequence.len() % block_tokens == 0);
+                        live.push((sequence, tokens));
+                    }
+                }
+                Op::Grow(at, n) => if let Some((sequence, tokens)) = live.get_mut(at) {
+                    let len = sequence.len();
+                    if kv.cover(sequence, len, n).is_ok() {
+                        kv.remember(sequence, tokens, len + n);
+                    }
+                },
+                Op::Truncate(at, len) => if let Some((sequence, _)) = live.get_mut(at) {
+                    let _ = kv.truncate(sequence, len);
+                },
+                Op::Fork(at, len) => if let Some((sequence, tokens)) = live.get(at) {
+                    let fork = kv.fork(sequence, len, len + 8).ok();
+                    let tokens = tokens.clone();
+                    live.extend(fork.map(|fork| (fork, tokens)));
+                },
+                Op::Release(at) => if at < live.len() {
+                    kv.release(live.swap_remove(at).0);
+                },
+            }
+            kv.check_integrity(live.iter().map(|(sequence, _)| sequence)).map_err(TestCaseError::fail)?;
+        }
+        live.drain(..).for_each(|(sequence, _)| kv.release(sequence));
+        kv.check_integrity([]).map_err(TestCaseError::fail)?;
+        // All of it can be had again: what only the cache has is as good as free.
+        let mut all = kv.admit(48).unwrap();
+        for at in 0..48 {
+            kv.cover(&mut all, at, 1).unwrap();
+            kv.check_integrity([&all]).map_err(TestCaseError::fail)?;
+        }
+        kv.release(all);
+    }
+
     #[test]
     fn no_history_breaks_the_accounts(
         ops in proptest::collection::vec(op(), 0..120),

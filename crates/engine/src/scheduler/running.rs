@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::event::{Canceller, Event, FinishReason, Sink, Stopped, Timings, Usage};
 use crate::executor::{SeqId, StepId, TokenId, Tokens, Want};
-use crate::kv::Sequence;
+use crate::kv::{Kv, Sequence};
 use crate::request::Request;
 use crate::sampling::{Logprobs, SampleError, Scratch, logprobs, sample_adjusted};
 use crate::stop::StopMatcher;
@@ -52,7 +52,7 @@ impl Job {
     pub(super) fn finish(mut self, reason: FinishReason) {
         // Who hears of the end may count on the place.
         self.place = None;
-        let usage = Usage { prompt_tokens: self.request.prompt.len(), completion_tokens: 0 };
+        let usage = Usage { prompt_tokens: self.request.prompt.len(), ..Usage::default() };
         let timings = Timings { queue: self.submitted.elapsed(), ..Timings::default() };
         self.sink.finish(reason, usage, timings);
     }
@@ -68,6 +68,8 @@ pub(super) struct Running {
     pub(super) submitted: usize,
     /// The row in flight that samples the token after `submitted`, for a row that takes it from there.
     pub(super) source: Option<(StepId, usize)>,
+    /// Positions that were in the cache when it was admitted.
+    cached_tokens: usize,
     /// The prompt and what has been generated.
     tokens: Vec<TokenId>,
     /// Tokens at which it ends.
@@ -84,11 +86,13 @@ impl Running {
         let seed = job.request.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(id));
         let tokens = job.request.prompt.clone();
         // If there is no reader, its canceller says so.
-        let _ = job.sink.send(Event::Started { prompt_tokens: tokens.len(), seed });
+        let cached_tokens = cache.len();
+        let _ = job.sink.send(Event::Started { prompt_tokens: tokens.len(), cached_tokens, seed });
         Running {
             id,
+            submitted: cached_tokens,
+            cached_tokens,
             cache,
-            submitted: 0,
             source: None,
             tokens,
             max_len,
@@ -103,6 +107,12 @@ impl Running {
     /// Whether part of the prompt is still to be submitted.
     pub(super) fn reads_prompt(&self) -> bool {
         self.submitted < self.job.request.prompt.len()
+    }
+
+    /// Has the cache remember what steps have been given to compute, as far as its tokens are known. Whoever reads it does
+    /// so in a later step.
+    pub(super) fn remember(&mut self, kv: &mut Kv) {
+        kv.remember(&mut self.cache, &self.tokens, self.submitted);
     }
 
     /// The tokens of its next row, at most `budget`; `None` if there is nothing it can do yet.
@@ -170,7 +180,11 @@ impl Running {
     /// Sends the last event, and gives the cache back.
     pub(super) fn finish(self, reason: FinishReason) -> Sequence {
         let prompt_tokens = self.job.request.prompt.len();
-        let usage = Usage { prompt_tokens, completion_tokens: self.tokens.len() - prompt_tokens };
+        let usage = Usage {
+            prompt_tokens,
+            cached_tokens: self.cached_tokens,
+            completion_tokens: self.tokens.len() - prompt_tokens,
+        };
         let now = Instant::now();
         let first_token = self.first_token.unwrap_or(now);
         let timings = Timings {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::{Canceller, Source, Stopped, channel};
+use crate::event::{Canceller, Source, Stopped, Usage, channel};
 use crate::executor::{CacheGroup, Tokens};
 use crate::fake::FakeExecutor;
 use crate::request::{Request, Stop};
@@ -168,8 +168,12 @@ fn request() -> impl Strategy<Value = Request> {
         proptest::collection::vec(0u32..32, 0..3),
         proptest::collection::vec("[abc]{2,6}".prop_map(String::into_bytes), 0..3),
     );
+    // Prompts that begin alike, as conversations do.
+    let alike = (0usize..30, proptest::collection::vec(0u32..32, 1..10)).prop_map(|(shared, rest)| {
+        (0..shared as u32).map(|i| i * 7 % 32).chain(rest).collect::<Vec<TokenId>>()
+    });
     (
-        proptest::collection::vec(0u32..32, 1..40),
+        prop_oneof![proptest::collection::vec(0u32..32, 1..40), alike],
         proptest::option::weighted(0.9, 1usize..25),
         sampling,
         stop.prop_map(|(tokens, strings)| Stop { tokens, strings }),
@@ -191,15 +195,17 @@ fn arrival() -> impl Strategy<Value = (Request, usize, Option<usize>)> {
 
 fn machine() -> impl Strategy<Value = (Limits, EngineConfig)> {
     let limits = (1usize..20, 1usize..6, 1usize..6, 2usize..12, 0usize..40, 0usize..20);
-    let config = (1usize..8, 1usize..20, 1usize..3);
-    (limits, config).prop_map(|(limits, (max_running, step_tokens, in_flight))| {
+    let config = (1usize..8, 1usize..20, 1usize..3, proptest::bool::weighted(0.8));
+    (limits, config).prop_map(|(limits, (max_running, step_tokens, in_flight, prefix_cache))| {
         let (max_tokens, max_outputs, block_tokens, window, more, more_windowed) = limits;
         // Down to what a sequence of about 40 needs.
         let (full, windowed) = (40 / block_tokens + 1 + more, 12 + more_windowed);
         let groups = [(full, None), (windowed, Some(window))];
         let groups = groups.map(|(blocks, window)| CacheGroup { blocks, window }).to_vec();
         let limits = Limits { vocab: VOCAB, context: 64, max_tokens, max_outputs, block_tokens, groups };
-        (limits, EngineConfig { max_running, step_tokens, in_flight, ..EngineConfig::default() })
+        let config =
+            EngineConfig { max_running, step_tokens, in_flight, prefix_cache, ..EngineConfig::default() };
+        (limits, config)
     })
 }
 
@@ -310,6 +316,89 @@ fn stop_strings_end_the_text_at_every_cut() {
         }
     }
     assert!(cut_inside);
+}
+
+/// The usage of each of these requests, one after the other.
+fn usages(limits: Limits, config: EngineConfig, requests: &[Request]) -> Vec<Usage> {
+    let mut bench = Bench::new(FakeExecutor::new(limits.clone()), config);
+    let capacity = bench.scheduler.capacity();
+    for request in requests {
+        bench.submit(request.clone(), 1000);
+        bench.run();
+    }
+    bench.scheduler.kv.check_integrity([]).unwrap();
+    let events = bench.events();
+    let usages = events.iter().map(|events| match events.last() {
+        Some(Event::Finished { usage, .. }) => *usage,
+        other => panic!("{other:?}"),
+    });
+    let usages = usages.collect();
+    for (events, request) in events.into_iter().zip(requests) {
+        assert_eq!(outcome(events), oracle(request, 0, capacity));
+    }
+    usages
+}
+
+#[test]
+fn a_prompt_that_begins_like_an_earlier_one_is_not_computed_again() {
+    let (limits, config) = (FakeExecutor::small_limits(), EngineConfig::default());
+    let block = limits.block_tokens;
+    let long: Vec<TokenId> = (0..6 * block as u32 + 1).map(|i| i % 31).collect();
+    let mut other = long.clone();
+    other[3 * block] = 31;
+    let requests =
+        [long.clone(), long.clone(), other, long[..2 * block].to_vec()].map(|prompt| greedy(prompt, 2));
+    let cached = |config| {
+        usages(limits.clone(), config, &requests).iter().map(|u| u.cached_tokens).collect::<Vec<_>>()
+    };
+    // The last one is whole blocks, but its last token has to be computed.
+    assert_eq!(cached(config), [0, 6 * block, 3 * block, block]);
+    assert_eq!(cached(EngineConfig { prefix_cache: false, ..config }), [0; 4]);
+}
+
+#[test]
+fn a_conversation_goes_on_where_it_ended_with_a_sliding_window_too() {
+    for window in [3, 4, 5, 9] {
+        let groups =
+            [CacheGroup { blocks: 40, window: None }, CacheGroup { blocks: 12, window: Some(window) }];
+        let limits = Limits { block_tokens: 4, groups: groups.to_vec(), ..FakeExecutor::small_limits() };
+        let config = EngineConfig { step_tokens: 8, ..EngineConfig::default() };
+        let first = greedy(vec![1; 10], 21);
+        let answer = oracle(&first, 0, 96).ids;
+        assert_eq!(answer.len(), 21);
+        let second = greedy([first.prompt.clone(), answer, vec![5, 6, 7]].concat(), 4);
+        let usages = usages(limits, config, &[first, second]);
+        // 31 tokens, of which the last one was never computed: seven blocks.
+        assert_eq!(usages[1].cached_tokens, 28, "a window of {window}");
+    }
+}
+
+#[test]
+fn what_was_used_longest_ago_is_given_up_when_memory_is_needed() {
+    let groups = vec![CacheGroup { blocks: 12, window: None }];
+    let limits = Limits { block_tokens: 4, groups, ..FakeExecutor::small_limits() };
+    let prompt = |id: TokenId| greedy(vec![id; 17], 1);
+    // Four whole blocks each: the third takes what the second had, as the first was used again; the last finds the first.
+    let requests = [1, 2, 1, 3, 1].map(prompt);
+    let usages = usages(limits, EngineConfig::default(), &requests);
+    assert_eq!(usages.iter().map(|u| u.cached_tokens).collect::<Vec<_>>(), [0, 0, 16, 0, 16]);
+}
+
+#[test]
+fn those_who_compute_the_same_at_once_end_up_with_one_copy() {
+    let mut bench = bench();
+    for _ in 0..3 {
+        bench.submit(greedy(vec![9; 30], 20), 1000);
+    }
+    let used = |bench: &Bench| {
+        bench.scheduler.running.iter().map(|r| r.cache.tables()[0].blocks[0]).collect::<Vec<_>>()
+    };
+    (0..12).for_each(|_| bench.step());
+    let blocks = used(&bench);
+    assert_eq!(blocks.len(), 3);
+    assert!(blocks.iter().all(|block| *block == blocks[0]), "{blocks:?}");
+    bench.run();
+    assert!(bench.outcomes().iter().all(|outcome| *outcome == oracle(&greedy(vec![9; 30], 20), 0, 96)));
 }
 
 #[test]

@@ -46,6 +46,32 @@ fn the_default_model_answers() {
     assert_eq!(text + "\n", answer);
 }
 
+/// With a sliding window (gemma) and without: what an earlier request has computed is taken over, and the text is the same.
+#[test]
+fn a_prompt_that_begins_like_an_earlier_one_is_taken_over() {
+    let _cores = cores();
+    for name in [SMOLLM2, GEMMA3] {
+        let load =
+            || Llm::from_gguf(&open(name), &Options::default(), &mut |_, _| {}).expect("the model is loaded");
+        let greedy =
+            Generate { max_tokens: Some(24), sampling: SamplingParams::greedy(), ..Generate::default() };
+        let answer = |llm: &Llm, tokens: &[u32]| {
+            let mut generation = llm.generate(tokens.to_vec(), &greedy).expect("the request is taken");
+            let text: String =
+                generation.by_ref().map(|piece| piece.expect("the generation succeeds")).collect();
+            (text, generation.summary().expect("an end").usage)
+        };
+        let llm = load();
+        let text = llm.text_prompt(&include_str!("text.txt").repeat(2));
+        let (first, second) = (&text[..700], [&text[..650], &text[100..130]].concat());
+        assert_eq!(answer(&llm, first).1.cached_tokens, 0);
+        let (again, usage) = answer(&llm, &second);
+        // Ten blocks of 64 are the same.
+        assert_eq!((usage.prompt_tokens, usage.cached_tokens), (680, 640), "{name}");
+        assert_eq!(again, answer(&load(), &second).0, "{name}");
+    }
+}
+
 #[test]
 fn an_answer_ends_by_itself() {
     let _cores = cores();
