@@ -20,6 +20,8 @@ struct DecodeMatrix {
     int blocks;      // that work on it, or clusters
     int type;        // index into MINFER_QT16
     int unit_bytes;  // of the type
+    int unit_bits;   // logarithm of the units that 256 columns are
+    int unused;
 };
 
 struct DecodeArgs {
@@ -45,10 +47,12 @@ static_assert(1 << WARP_BITS == WARPS, "WARP_BITS");
 
 // The f16 profile.
 struct Half {
-    // Units of a warp that are on their way or at hand, and bytes of the input of one.
+    // Units of a warp that are on their way or at hand, and bytes of 256 columns of the input.
     static constexpr int DEPTH = 2, X_BYTES = 2 * (QT_K + QT_SUMS);
+    template <class Unit>
+    static constexpr bool TAKES = true;
 
-    // The input of units `part` to `part` + `len`; returns what undoes its scale. The block comes together afterwards.
+    // The input from 256 · `part` on, `len` times 256 columns; returns what undoes its scale. The block comes together afterwards.
     __device__ __forceinline__ static float prepare(const RowArgs& row, RowBatch& batch, uint8_t* memory, int part, int len,
                                                     float* reduce) {
         half* x = reinterpret_cast<half*>(memory);
@@ -62,14 +66,14 @@ struct Half {
     struct Sums {
         float acc[1][4] = {};
 
-        // Unit u of `units` in `memory`.
+        // Unit u of those in `memory`, where `all` times 256 columns are.
         template <class Unit>
-        __device__ __forceinline__ void add(const QtRaw& raw, int lane, float w_scale, const uint8_t* memory, int units,
+        __device__ __forceinline__ void add(const QtRaw& raw, int lane, float w_scale, const uint8_t* memory, int all,
                                             int u) {
             const int t = lane % 4;
             const half* x = reinterpret_cast<const half*>(memory);
-            const half* at = x + u * QT_K + t * 16;
-            const half* sums = x + units * QT_K + u * QT_SUMS + t * 4;
+            const half* at = x + u * Unit::K + t * 16;
+            const half* sums = x + all * QT_K + u * QT_SUMS + t * 4;
             // All eight columns are the token: what the others add up is not looked at.
             auto x_of = [&](int, int slab, uint4& low, uint4& high) {
                 low = *reinterpret_cast<const uint4*>(at + slab * 64);
@@ -92,6 +96,8 @@ struct Half {
 // The int8 profile.
 struct Int8 {
     static constexpr int DEPTH = 2, X_BYTES = Q8_UNIT;
+    template <class Unit>
+    static constexpr bool TAKES = Unit::CODES;
 
     __device__ __forceinline__ static float prepare(const RowArgs& row, RowBatch& batch, uint8_t* memory, int part, int len,
                                                     float* reduce) {
@@ -158,6 +164,7 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
     int which = 0, block = blockIdx.x >> a.split_bits;
     for (; which < 2 && block >= a.m[which].blocks; ++which) block -= a.m[which].blocks;
     const DecodeMatrix& m = a.m[which];
+    // In units of 256 columns, as segments are.
     const int units = a.cols / QT_K, segments = 1 << a.segment_bits, share_bits = a.segment_bits - a.split_bits;
     // Row groups at a time. For a gated product those of gate and up alternate, and a pair is one work, if need be one
     // after the other.
@@ -165,7 +172,7 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
     const int turns = 1 << (work_bits - slot_bits), slot = warp >> share_bits;
     const int segment = (rank << share_bits) + (warp & ((1 << share_bits) - 1));
     auto begin = [&](int s) { return s * units >> a.segment_bits; };
-    const int first = begin(segment), len = begin(segment + 1) - first;
+    const int first = begin(segment), len = begin(segment + 1) - first, own_units = len << m.unit_bits;
     const int part = begin(rank << share_bits), part_len = begin((rank + 1) << share_bits) - part;
     const int groups = (m.rows + QT_ROWS - 1) / QT_ROWS << each_bits, stride = m.blocks << work_bits;
 
@@ -178,11 +185,12 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
     auto find = [&](Cursor& c) {
         const int group = min(c.work + (c.turn << slot_bits) + slot, groups - 1);
         const uint8_t* w = gated && group % 2 ? a.m[1].w : m.w;
-        c.at = w + static_cast<size_t>((group >> each_bits) * units + first) * m.unit_bytes + lane * 16;
+        const int unit = ((group >> each_bits) * units + first) << m.unit_bits;
+        c.at = w + static_cast<size_t>(unit) * m.unit_bytes + lane * 16;
     };
     auto advance = [&](Cursor& c, int bytes) {
         c.at += bytes;
-        if (++c.unit == len) {
+        if (++c.unit == own_units) {
             c.unit = 0;
             if (++c.turn == turns) {
                 c.turn = 0;
@@ -250,8 +258,9 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
             // The choice among the types is made once, not for each unit.
             auto multiply = [&](auto unit) {
                 using Unit = decltype(unit);
+                constexpr int EACH = QT_K / Unit::K;
 #pragma unroll 1
-                for (int u = 0; u < len; ++u) {
+                for (int u = 0; u < len * EACH; ++u) {
                     const uint8_t* here = ring + place * Unit::BYTES;
                     if (++place == DEPTH) place = 0;
                     copy_wait<DEPTH - 1>();
@@ -260,12 +269,14 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
                     Unit::template load<FromShared>(raw, here, lane);
                     __syncwarp();
                     load(Unit::BYTES);
-                    sums.template add<Unit>(raw, lane, w_scale, x, part_len, first - part + u);
+                    sums.template add<Unit>(raw, lane, w_scale, x, part_len, (first - part) * EACH + u);
                 }
             };
             switch (static_cast<QtType>(m.type)) {
 #define CASE(Unit, name) \
-    case QtType::name: multiply(Unit()); break;
+    case QtType::name: \
+        if constexpr (Profile::template TAKES<Unit>) multiply(Unit()); \
+        break;
                 MINFER_QT16(CASE)
 #undef CASE
             }

@@ -121,7 +121,11 @@ struct Plain {
     __device__ static float bound(const uint8_t* block, int i) {
         float most = 0.0f;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(F::value(block + (i + j) * F::BYTES)));
+        for (int j = 0; j < 8; ++j) {
+            const float v = fabsf(F::value(block + (i + j) * F::BYTES));
+            // Infinities stay what they are under any power of two.
+            if (v <= 3.4028235e38f) most = fmaxf(most, v);
+        }
         return most;
     }
 };

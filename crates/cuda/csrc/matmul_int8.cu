@@ -8,4 +8,4 @@
     extern "C" __global__ void __launch_bounds__(256, 1) matmul_int8_##name##_n16(const MatmulArgs a) { \
         qt16_matmul::body<qt16_matmul::Int8, Unit, 2>(a); \
     }
-MINFER_QT16(KERNELS)
+MINFER_QT16_CODES(KERNELS)

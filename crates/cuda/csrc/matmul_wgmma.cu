@@ -7,4 +7,4 @@
         wgmma_matmul::body<Unit, GATED>(a); \
     }
 #define KERNELS(Unit, name) KERNEL(Unit, matmul_wgmma_##name, false) KERNEL(Unit, matmul_wgmma_##name##_gated, true)
-MINFER_QT16(KERNELS)
+MINFER_QT16_CODES(KERNELS)

@@ -1,5 +1,6 @@
-// QT16: tuned types' weights as tensor-core fragments. A *unit* is 16 rows × 256 k, in as many bytes as in the file;
-// units of a row group follow each other along K, row groups along the rows (the last one padded with zero blocks).
+// QT16: tuned types' weights as tensor-core fragments. A *unit* is 16 rows × 256 k (128 of halves), in as many
+// bytes as in the file; units of a row group follow each other along K, row groups along the rows (the last one padded
+// with zero blocks).
 //
 // Lane l = 4g + t of a warp owns 16 bytes of each k64 slab, a word per k16 step. Nibbles (0, 4) of a word are row g,
 // k 2t and 2t + 1; (1, 5) are row g + 8, the same k; (2, 6) and (3, 7) the same rows, k + 8: masked pairs are the four
@@ -9,7 +10,7 @@
 
 constexpr int QT_ROWS = 16;
 constexpr int QT_K = 256;
-// Halves of a unit's group sums behind a row of a product's input, see `sum_place`.
+// Halves of the group sums of 256 k behind a row of a product's input, see `sum_place`.
 constexpr int QT_SUMS = 16;
 
 // Row in the unit and k in the k16 step of nibble n of a word of lane l.
@@ -74,8 +75,9 @@ __device__ __forceinline__ uint32_t half_pair(const uint8_t* low, const uint8_t*
 #include "qt16/q3_k.cuh"
 #include "qt16/q4_k.cuh"
 #include "qt16/q6_k.cuh"
+#include "qt16/halves.cuh"
 
-// One unit times NT groups of 8 tokens: 16 steps, and the minima's. x_of(n, slab, low, high) gives the B fragments of
+// One unit times NT groups of 8 tokens: its steps, and the minima's. x_of(n, slab, low, high) gives the B fragments of
 // steps 0, 1 and of steps 2, 3 of a slab, sums_of(n) that of the minima's step. The order of the profile's sums is here.
 template <class U, int NT, class X, class S>
 __device__ __forceinline__ void multiply_unit(float (&acc)[NT][4], const QtRaw& raw, int lane, float w_scale, X x_of,
@@ -83,7 +85,7 @@ __device__ __forceinline__ void multiply_unit(float (&acc)[NT][4], const QtRaw& 
     typename U::Scales scales;
     U::scales(scales, raw, lane, w_scale);
 #pragma unroll
-    for (int slab = 0; slab < 4; ++slab) {
+    for (int slab = 0; slab < U::K / 64; ++slab) {
         typename U::Slab of_slab;
         U::slab(of_slab, scales, slab, lane);
         uint4 x[NT][2];
@@ -111,10 +113,11 @@ __device__ __forceinline__ void multiply_unit(float (&acc)[NT][4], const QtRaw& 
     }
 }
 
-// The types with QT16, in the order of QT16_TYPES on the host.
-#define MINFER_QT16(X) \
+// The types with QT16, in the order of QT16_TYPES on the host: those of codes, which the int8 profile has too, and halves.
+#define MINFER_QT16_CODES(X) \
     X(Qt4K, q4_k) X(Qt6K, q6_k) X(Qt8_0, q8_0) X(Qt5K, q5_k) X(Qt4_0, q4_0) X(Qt4_1, q4_1) X(Qt5_0, q5_0) \
     X(Qt5_1, q5_1) X(QtIQ4NL, iq4_nl) X(QtIQ4XS, iq4_xs) X(QtMXFP4, mxfp4) X(Qt2K, q2_k) X(Qt3K, q3_k)
+#define MINFER_QT16(X) MINFER_QT16_CODES(X) X(QtHalf, f16)
 
 // A type's place in the list.
 #define QT_NUMBER(Unit, name) name,

@@ -116,6 +116,8 @@ pub(crate) struct RepackArgs {
     pub(crate) row_bytes: u64,
     pub(crate) rows: i32,
     pub(crate) cols: i32,
+    pub(crate) scale: f32,
+    pub(crate) unused: i32,
 }
 
 /// `NormArgs` of `csrc/prepare.cuh`; kind 0 is none.
@@ -164,6 +166,8 @@ pub(crate) struct DecodeMatrix {
     pub(crate) blocks: i32,
     pub(crate) ty: i32,
     pub(crate) unit_bytes: i32,
+    pub(crate) unit_bits: i32,
+    pub(crate) unused: i32,
 }
 
 #[repr(C)]

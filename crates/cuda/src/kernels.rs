@@ -51,7 +51,7 @@ pub const KERNEL_TYPES: &[(GgmlType, &str)] = &[
     (GgmlType::NVFP4, "nvfp4"),
 ];
 
-/// Types with tuned kernels: bytes of a unit of 16 rows × 256 columns of QT16, `MINFER_QT16` of `csrc/qt16.cuh`.
+/// Types with tuned kernels: bytes of 16 rows × 256 columns of QT16, `MINFER_QT16` of `csrc/qt16.cuh`.
 pub(crate) const QT16_TYPES: &[(GgmlType, usize)] = &[
     (GgmlType::Q4_K, 2304),
     (GgmlType::Q6_K, 3360),
@@ -66,7 +66,25 @@ pub(crate) const QT16_TYPES: &[(GgmlType, usize)] = &[
     (GgmlType::MXFP4, 2176),
     (GgmlType::Q2_K, 1344),
     (GgmlType::Q3_K, 1760),
+    (GgmlType::F16, 8192),
+    // As F16, which it becomes at load.
+    (GgmlType::BF16, 8192),
 ];
+
+/// Whether a tuned type is codes with scales, not halves.
+pub(crate) fn has_codes(ty: GgmlType) -> bool {
+    unit_type(ty) != GgmlType::F16
+}
+
+/// The type whose units, and whose kernels, matrices of a tuned type have.
+pub(crate) fn unit_type(ty: GgmlType) -> GgmlType {
+    if ty == GgmlType::BF16 { GgmlType::F16 } else { ty }
+}
+
+/// How kernels' names spell a type.
+pub(crate) fn name_of(ty: GgmlType) -> Option<&'static str> {
+    KERNEL_TYPES.iter().find(|(known, _)| *known == ty).map(|(_, name)| *name)
+}
 
 /// Whether a build for `archs` runs on a GPU: machine code of the same major version and no later minor one, code with
 /// `a` only on exactly its own, intermediate code on everything from 8.0 on.

@@ -13,9 +13,11 @@
 //!   once, everything times a power of two per tensor that keeps it in range. Codes with a zero `z` are `q·s − z·s`,
 //!   `z·s` rounded to half (exact but for the smallest), with one rounding. Q4_K and Q5_K keep
 //!   their minima apart: the weight is `q·s` rounded once, and a step of its own per 256 columns adds `Σ m·Σx` over the
-//!   groups of 32, each sum of the input as a half and the half of what that lost. Types of blocks of 32 have tuned
-//!   kernels for rows that fill at least three quarters of their units of 256 columns, with zeros behind them, and others
-//!   for the rest, with the same formula and bits.
+//!   groups of 32, each sum of the input as a half and the half of what that lost. Types of
+//!   blocks of 32, F16 and BF16 have tuned kernels where rows fill at least three quarters of their whole units of 256
+//!   columns, with zeros behind them, and others for the rest, with the same formula and bits.
+//! - F16 is taken as it is, and BF16 under the power of two that brings the tensor's largest finite magnitude into
+//!   [2^15, 2^16): exact down to 2^-32 of that magnitude, and never off by more than 2^-40 of it. Infinities and NaN stay.
 //! - The input of a product is half precision under a power of two per token.
 //! - A product is a chain of `m16n8k16` tensor-core steps per segment of K ([`k_segments`]), in single precision;
 //!   segments are added in ascending order.
@@ -29,7 +31,8 @@
 //!
 //! # The `int8` profile
 //!
-//! As `f16`, but for products on tuned kernels; stages whose matrices do not all have them are as in `f16`, and so is a feed-forward stage that reads attention's normed input.
+//! As `f16`, but for products on tuned kernels of types with codes. Stages with a matrix that has none, F16 and BF16 among
+//! them, are as in `f16`, and so is a feed-forward stage that reads attention's normed input.
 //!
 //! - The input is bytes under a scale for every 32 values: the largest magnitude over 127. The factor of a root mean
 //!   square norm without bias is applied to the product.

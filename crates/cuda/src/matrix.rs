@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, STATIC_SHARED, Shape};
 use crate::k_segments;
-use crate::kernels::{ARCHS, KERNEL_TYPES, Kernels, QT16_TYPES};
+use crate::kernels::{ARCHS, Kernels, QT16_TYPES, has_codes, name_of, unit_type};
 use crate::launch::Lane;
 use crate::numerics::Numerics;
 use minfer_ops::{DeviceError, GgmlType, Weight};
@@ -111,7 +111,7 @@ impl Matrix {
     /// Copies a matrix to the GPU as it lies in the file.
     pub(crate) fn load(weight: &Weight, lane: Lane<'_>, kernels: &Kernels) -> Result<Matrix, DeviceError> {
         let refuse = |what: String| Err(DeviceError::Unsupported { tensor: weight.name.to_string(), what });
-        let Some((_, name)) = KERNEL_TYPES.iter().find(|(ty, _)| *ty == weight.ty) else {
+        let Some(name) = name_of(weight.ty) else {
             return refuse(format!("type {} has no kernels for the GPU", weight.ty));
         };
         let Weight { rows, cols, .. } = *weight;
@@ -156,7 +156,7 @@ impl Matrix {
             rows,
             cols,
             row_bytes,
-            scale: weight_scale(f32::from_bits(bits[0])) * if has_qt16 { QT16_SCALE } else { 1.0 },
+            scale: scale_of(weight.ty, f32::from_bits(bits[0])),
             products: match has_qt16 && weight.ty.block_len() == UNIT_COLS {
                 true => None,
                 false => Some(products(kernels, "file", name, TOKEN_TILE)?),
@@ -175,7 +175,8 @@ impl Matrix {
         numerics: Numerics,
     ) -> Result<Option<Matrix>, DeviceError> {
         let Some((units, unit_bytes)) = units(self.ty, self.rows, self.cols) else { return Ok(None) };
-        let name = self.type_name;
+        let Some(name) = name_of(unit_type(self.ty)) else { return Ok(None) };
+        let codes = has_codes(self.ty);
         let data = lane.gpu.alloc::<u8>(units * unit_bytes, "weights")?;
         let args = RepackArgs {
             from: at(&self.data, 0),
@@ -183,8 +184,10 @@ impl Matrix {
             row_bytes: self.row_bytes as u64,
             rows: self.rows as i32,
             cols: self.cols as i32,
+            scale: self.scale,
+            unused: 0,
         };
-        let kernel = kernels.get("matmul_qt16", &format!("repack_{name}"))?;
+        let kernel = kernels.get("matmul_qt16", &format!("repack_{}", self.type_name))?;
         // SAFETY: rows of whole blocks, as `load` checked; the target holds all units.
         unsafe { lane.enqueue(kernel, Shape::new([units, 1, 1], 256), &args)? };
         // The original may be dropped when this returns.
@@ -193,10 +196,10 @@ impl Matrix {
             data,
             layout: Layout::Qt16,
             products: Some(products(kernels, "qt16", name, TOKEN_TILE)?),
-            tiled: tiled(lane.gpu, kernels, name, unit_bytes)?,
+            tiled: if codes { tiled(lane.gpu, kernels, name, unit_bytes)? } else { None },
             bytes: match numerics {
-                Numerics::F16 => None,
-                Numerics::Int8 => Some(products(kernels, "int8", name, BYTES_TILE)?),
+                Numerics::Int8 if codes => Some(products(kernels, "int8", name, BYTES_TILE)?),
+                _ => None,
             },
             ..*self
         }))
@@ -214,7 +217,9 @@ impl Matrix {
         if self.layout != Layout::Qt16 {
             return None;
         }
-        let ty = QT16_TYPES.iter().position(|(ty, _)| *ty == self.ty)?;
+        let ty = QT16_TYPES.iter().position(|(ty, _)| *ty == unit_type(self.ty))?;
+        // Units of halves are half as many columns.
+        let unit_bits = usize::from(!has_codes(self.ty));
         Some(DecodeMatrix {
             w: at(&self.data, 0),
             bias,
@@ -224,7 +229,9 @@ impl Matrix {
             rows: self.rows as i32,
             blocks: blocks as i32,
             ty: ty as i32,
-            unit_bytes: QT16_TYPES[ty].1 as i32,
+            unit_bytes: (QT16_TYPES[ty].1 >> unit_bits) as i32,
+            unit_bits: unit_bits as i32,
+            unused: 0,
         })
     }
 
@@ -260,6 +267,12 @@ impl Matrix {
     #[cfg(test)]
     pub(crate) fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// The power of two that its weights have been multiplied with.
+    #[cfg(test)]
+    pub(crate) fn scale(&self) -> f32 {
+        self.scale
     }
 
     /// Its bytes.
@@ -470,15 +483,27 @@ fn tiled(gpu: &Gpu, kernels: &Kernels, name: &str, unit_bytes: usize) -> Result<
     Ok(Some(Tiled { products: get("")?, gated: get("_gated")?, shared }))
 }
 
-/// The power of two that brings weights of magnitude up to `most` into [128, 256): sums stay far from the end of
-/// half precision's range, and small weights far from its beginning. Neither it nor what it is multiplied with leaves
-/// single precision's range.
-fn weight_scale(most: f32) -> f32 {
+/// The power of two that weights of a type are multiplied with before they are rounded to half precision, their finite
+/// magnitudes up to `most`. Halves are taken as they are. Of BF16, with eight bits of a half's eleven, none is rounded
+/// down to 2^-32 of the largest, and none by more than 2^-40 of it. Others stay far from the end of half precision's range, as
+/// more is added to them, and small ones far from its beginning.
+fn scale_of(ty: GgmlType, most: f32) -> f32 {
+    match ty {
+        GgmlType::F16 => 1.0,
+        GgmlType::BF16 => power_of_two(most, 15),
+        _ if QT16_TYPES.iter().any(|(tuned, _)| *tuned == ty) => power_of_two(most, 7) * QT16_SCALE,
+        _ => power_of_two(most, 7),
+    }
+}
+
+/// The power of two that brings `most` into [2^exponent, 2^(exponent + 1)), or 2^113 if that is less: neither it nor what it
+/// is multiplied with leaves single precision's range.
+fn power_of_two(most: f32, exponent: i32) -> f32 {
     if !most.is_finite() || most < f32::MIN_POSITIVE {
         return 1.0;
     }
-    let exponent = (most.to_bits() >> 23) as i32 - 127;
-    f32::from_bits((((7 - exponent).clamp(-113, 113) + 127) << 23) as u32)
+    let of_most = (most.to_bits() >> 23) as i32 - 127;
+    f32::from_bits((((exponent - of_most).clamp(-113, 113) + 127) << 23) as u32)
 }
 
 #[cfg(test)]
@@ -487,12 +512,21 @@ mod tests {
 
     #[test]
     fn weights_are_scaled_by_powers_of_two_into_range() {
-        for most in [1e-30f32, 0.001, 0.5, 1.0, 1.999, 3.0, 1e4, 1e30] {
-            let scaled = most * weight_scale(most);
-            assert!((128.0..256.0).contains(&scaled), "{most} becomes {scaled}");
+        for most in [1e-29f32, 0.001, 0.5, 1.0, 1.999, 3.0, 1e4, 1e30] {
+            for exponent in [7, 15] {
+                let (scaled, low) = (most * power_of_two(most, exponent), 2f32.powi(exponent));
+                assert!((low..2.0 * low).contains(&scaled), "{most} becomes {scaled}");
+            }
         }
-        assert_eq!(weight_scale(0.0), 1.0);
-        assert_eq!(weight_scale(f32::INFINITY), 1.0);
-        assert_eq!(weight_scale(f32::NAN), 1.0);
+        assert!([0.0, f32::INFINITY, f32::NAN].iter().all(|most| power_of_two(*most, 7) == 1.0));
+    }
+
+    #[test]
+    fn halves_are_taken_as_they_are_and_bf16_fills_their_range() {
+        assert_eq!([1e-7, 1.0, 65504.0].map(|most| scale_of(GgmlType::F16, most)), [1.0; 3]);
+        // The largest number of bf16, and what its scale undoes, stay finite.
+        let most = f32::from_bits(0x7f7f_0000);
+        let scale = scale_of(GgmlType::BF16, most);
+        assert!(most * scale == 65280.0 && (1.0 / scale).is_finite(), "{scale}");
     }
 }

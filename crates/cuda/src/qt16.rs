@@ -11,7 +11,7 @@ fn place(lane: usize, n: usize) -> (usize, usize) {
     (lane / 4 + n % 2 * 8, 2 * (lane % 4) + n / 4 + n % 4 / 2 * 8)
 }
 
-/// The file's bytes of a matrix in QT16.
+/// The file's bytes of a matrix in QT16; of BF16 the halves that they became.
 pub(crate) fn unpack(ty: GgmlType, packed: &[u8], rows: usize, cols: usize, unit_bytes: usize) -> Vec<u8> {
     // Bytes of a row of a unit in the file.
     let block = ty.block_bytes() * (COLS / ty.block_len());
@@ -30,6 +30,7 @@ pub(crate) fn unpack(ty: GgmlType, packed: &[u8], rows: usize, cols: usize, unit
                 GgmlType::Q6_K => q6_k(unit, r, to),
                 GgmlType::IQ4_XS => iq4_xs(unit, r, to),
                 GgmlType::Q8_0 => q8_0(unit, r, to),
+                GgmlType::F16 | GgmlType::BF16 => halves(unit, r, to),
                 _ if ty.block_len() == 32 => blocks_of_32(ty, unit, r, to),
                 _ => panic!("{ty} has no QT16"),
             }
@@ -169,6 +170,17 @@ fn q8_0(unit: &[u8], row: usize, to: &mut [u8]) {
         to[k / 32 * 34 + 2 + k % 32] = q ^ 128;
     }
     heads(&unit[4096..], row, to, 2, 34);
+}
+
+/// Values as halves, the registers of a step side by side.
+fn halves(units: &[u8], row: usize, to: &mut [u8]) {
+    for (i, half) in units.chunks_exact(2).enumerate() {
+        let (step, lane, n) = (i / 256, i / 8 % 32, i % 8 / 2 + i % 2 * 4);
+        let (r, k) = place(lane, n);
+        if r == row {
+            to[2 * (step * 16 + k)..][..2].copy_from_slice(half);
+        }
+    }
 }
 
 /// Types of 4 and 5 bits in blocks of 32: what scales a block, fifth bits, nibbles.

@@ -89,7 +89,7 @@ fn quantized_files_stay_within_their_gates() {
     use GgmlType::*;
     for golden in goldens() {
         let gate = gate(&golden);
-        for ty in [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, BF16] {
+        for ty in [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K] {
             let weights =
                 golden.gguf.tensors().filter(|t| t.name().ends_with(".weight") && !t.name().contains("norm"));
             if weights.clone().any(|t| !t.dims()[0].is_multiple_of(ty.block_len() as u64)) {
@@ -126,6 +126,39 @@ fn the_int8_profile_stays_within_its_gates() {
         }
     }
     assert!(models >= 3, "only {models} models have rows of whole units");
+}
+
+/// Weights that are single values: near the exact result, the same bits however a prompt is cut, and in either profile.
+#[test]
+fn files_of_halves_stay_within_their_gates_and_keep_their_bits() {
+    let mut models = 0;
+    for golden in goldens() {
+        let gate = gate(&golden);
+        for ty in [GgmlType::F16, GgmlType::BF16] {
+            let halves = retyped(&golden.gguf, |_, _| ty);
+            let Some(error) = worst_of_type(&golden, &halves, Numerics::F16) else { return };
+            println!("{:20} {ty:6} {error:.1e} of {gate:.1e}", golden.name);
+            assert!(error < gate, "{} {ty}: {error} above {gate}", golden.name);
+            if with_units(&golden, ty).is_none() {
+                continue;
+            }
+            let sequence = golden.sequences.iter().max_by_key(|s| s.ids.len().min(100)).expect("a sequence");
+            let ids = &sequence.ids[..sequence.ids.len().min(300)];
+            let mut whole = None;
+            for numerics in [Numerics::F16, Numerics::Int8] {
+                let Some(device) = device_with(numerics) else { return };
+                let mut model = load(&halves, context(&golden, sequence), KvType::F16, device);
+                let found = logits(&mut model, ids, &[usize::MAX]);
+                let whole = whole.get_or_insert_with(|| found.clone());
+                for pieces in [&[usize::MAX][..], &[1], &[7, 1, 30, 2], &[64]] {
+                    let same = logits(&mut model, ids, pieces) == *whole;
+                    assert!(same, "{} {ty} {numerics}: in pieces of {pieces:?}", golden.name);
+                }
+            }
+            models += 1;
+        }
+    }
+    assert!(models >= 4, "only {models} models have rows of whole units");
 }
 
 #[test]

@@ -22,7 +22,7 @@ struct Half {
         auto x_of = [&](int n, int slab, uint4& low, uint4& high) {
             low = high = make_uint4(0, 0, 0, 0);
             if (const half* row = row_of(n)) {
-                const uint4* from = reinterpret_cast<const uint4*>(row + u * QT_K + slab * 64 + t * 16);
+                const uint4* from = reinterpret_cast<const uint4*>(row + u * U::K + slab * 64 + t * 16);
                 low = from[0];
                 high = from[1];
             }
@@ -66,8 +66,11 @@ __device__ __forceinline__ void body(const MatmulArgs& a) {
     const int segments = a.segments;
     const int group = blockIdx.x * (WARPS / segments) + warp / segments, segment = warp % segments;
     const int token0 = blockIdx.y * TOKENS;
-    const int units = a.cols / QT_K, groups = (a.rows + QT_ROWS - 1) / QT_ROWS;
-    const int first = segment_begin(units, segments, segment), last = segment_begin(units, segments, segment + 1);
+    // Segments begin where 256 columns do.
+    constexpr int EACH = QT_K / U::K;
+    const int all = a.cols / QT_K, units = all * EACH, groups = (a.rows + QT_ROWS - 1) / QT_ROWS;
+    const int first = segment_begin(all, segments, segment) * EACH;
+    const int last = segment_begin(all, segments, segment + 1) * EACH;
     const bool works = group < groups;
     const uint8_t* unit = a.w + (static_cast<size_t>(group) * units + first) * U::BYTES;
 

@@ -11,8 +11,8 @@ struct QtGroups {
     using Plane = typename T::Plane;
     using Meta = typename T::Meta;
     static constexpr int GROUPS = Meta::GROUPS;
-    static constexpr int BYTES = Plane::BYTES + Meta::BYTES, FILE_BYTES = T::FILE_BYTES;
-    static constexpr bool HAS_MIN = false;
+    static constexpr int K = QT_K, BYTES = Plane::BYTES + Meta::BYTES, FILE_BYTES = T::FILE_BYTES;
+    static constexpr bool CODES = true, HAS_MIN = false;
 
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
         if (w >= Plane::BYTES / 4) return Meta::pack(rows, w - Plane::BYTES / 4);

@@ -6,7 +6,7 @@
 template <class T>
 struct QtK {
     using Plane = typename T::Plane;
-    static constexpr int META = Plane::BYTES, BYTES = META + 256, FILE_BYTES = T::FILE_BYTES;
+    static constexpr int K = QT_K, META = Plane::BYTES, BYTES = META + 256, FILE_BYTES = T::FILE_BYTES;
 
     // Word w of a unit, from the blocks of its 16 rows (null beyond the matrix).
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
@@ -26,7 +26,7 @@ struct QtK {
     // Weights are two terms: q · s rounded once, and a minimum per group, which one more step multiplies with the sums
     // of the input's groups. A code is read as the half q · 2^-24, hence s · 2^24; s is a multiple of 16 of a half, so
     // that codes in the upper nibble need no shift.
-    static constexpr bool HAS_MIN = true;
+    static constexpr bool CODES = true, HAS_MIN = true;
 
     // Of groups 2t and 2t + 1: s (row g, low) and s / 16 (row g + 8, high), times 2^24; minima of rows g and g + 8,
     // negated.

@@ -3,7 +3,7 @@
 use super::CudaDevice;
 use crate::args::{LayoutArgs, RateArgs, at};
 use crate::driver::Shape;
-use crate::kernels::QT16_TYPES;
+use crate::kernels::{QT16_TYPES, unit_type};
 use crate::matrix::{Matrix, has_wgmma};
 use crate::numerics::Numerics;
 use crate::qt16;
@@ -145,9 +145,9 @@ impl CudaDevice {
     /// # Errors
     /// No memory, or the driver fails.
     pub fn repack_every_bit(&self, ty: GgmlType) -> Result<Option<Repacked>, DeviceError> {
-        let Some((_, unit_bytes)) = QT16_TYPES.iter().find(|(known, _)| *known == ty) else {
-            return Ok(None);
-        };
+        // BF16 becomes halves: that is no packing.
+        let tuned = QT16_TYPES.iter().find(|(known, _)| *known == ty && unit_type(ty) == ty);
+        let Some((_, unit_bytes)) = tuned else { return Ok(None) };
         self.gpu.make_current()?;
         let (rows, cols) = (qt16::ROWS, qt16::COLS);
         let of_unit = ty.bytes_of(rows * cols).unwrap_or_default();

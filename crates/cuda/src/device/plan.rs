@@ -79,8 +79,11 @@ mod tests {
         assert_eq!(tuned_bytes(&odd), Some(1001 * 2304));
         // Rows that are no whole units, and types that have none, stay in the file's layout.
         let short = weight(GgmlType::Q8_0, 10_000, 320);
-        let float = weight(GgmlType::F16, 10_000, 256);
+        let float = weight(GgmlType::F32, 10_000, 256);
         assert_eq!((tuned_bytes(&short), tuned_bytes(&float)), (None, None));
+        // Halves do not grow but to whole units.
+        let half = |cols| tuned_bytes(&weight(GgmlType::BF16, 10_000, cols));
+        assert_eq!([256, 576, 320].map(half), [Some(5_120_000), Some(15_360_000), None]);
         for matrix in [&short, &float] {
             let stays = of(&[Holding::Matrix(matrix)]);
             assert_eq!((stays.weights, stays.loading), (held(matrix.data.len() as u64), stays.weights));
@@ -92,7 +95,7 @@ mod tests {
         assert_eq!(tied.weights, held(short.data.len() as u64));
         // What goes again counts where it is largest.
         let both = of(&[Holding::Matrix(&float), Holding::Matrix(&k)]);
-        assert_eq!((both.weights, both.loading), (10 * MIB, 14 * MIB));
+        assert_eq!((both.weights, both.loading), (14 * MIB, 18 * MIB));
     }
 
     #[test]

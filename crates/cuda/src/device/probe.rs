@@ -3,7 +3,7 @@
 use super::CudaDevice;
 use crate::args::{ProbeArgs, at};
 use crate::driver::Shape;
-use crate::kernels::{KERNEL_TYPES, QT16_TYPES};
+use crate::kernels::{QT16_TYPES, has_codes, name_of, unit_type};
 use crate::matrix::has_wgmma;
 use crate::numerics::Numerics;
 use minfer_ops::{DeviceError, GgmlType};
@@ -47,14 +47,15 @@ impl CudaDevice {
     pub fn kernels_of_types(&self, types: &[GgmlType]) -> Vec<String> {
         let wgmma = has_wgmma(&self.gpu.info);
         let of = |ty: &GgmlType| {
-            let int8 = self.numerics == Numerics::Int8;
-            let layouts: &[&str] = match QT16_TYPES.iter().any(|(t, _)| t == ty) {
+            let tuned = QT16_TYPES.iter().any(|(t, _)| t == ty);
+            let int8 = self.numerics == Numerics::Int8 && has_codes(*ty);
+            let layouts: &[&str] = match tuned {
                 true if int8 => &["int8"],
-                true if wgmma => &["qt16", "wgmma"],
+                true if wgmma && has_codes(*ty) => &["qt16", "wgmma"],
                 true => &["qt16"],
                 false => &["file"],
             };
-            let name = KERNEL_TYPES.iter().find(|(t, _)| t == ty).map(|(_, name)| *name);
+            let name = name_of(if tuned { unit_type(*ty) } else { *ty });
             name.into_iter()
                 .flat_map(|name| layouts.iter().map(move |layout| format!("matmul_{layout}_{name}")))
         };

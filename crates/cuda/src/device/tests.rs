@@ -7,7 +7,7 @@ use super::decode::Decode;
 use super::stages::Source;
 use super::*;
 use crate::args::Finish;
-use crate::kernels::KERNEL_TYPES;
+use crate::kernels::{KERNEL_TYPES, has_codes};
 use crate::matrix::{Form, Gated, Input, Layout, Output, UNIT_BYTES, tile_products};
 use crate::testing::{Numbers, device, error};
 use minfer_gguf::quant;
@@ -203,13 +203,18 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
             let has_qt16 = crate::kernels::QT16_TYPES.iter().any(|(t, _)| t == ty);
             let fills = 3 * cols.next_multiple_of(256) <= 4 * cols;
             assert_eq!([&tuned, &bytes].map(Option::is_some), [has_qt16 && fills; 2]);
+            // Halves are not multiplied with bytes.
+            let bytes = bytes.filter(Matrix::takes_bytes);
+            assert_eq!(bytes.is_some(), has_qt16 && fills && has_codes(*ty));
             let matrix = match tuned {
                 Some(tuned) if tuned.layout() == Layout::Qt16 => tuned,
                 _ => matrix,
             };
             assert_eq!(
                 matrix.takes_tiles(33),
-                matrix.layout() == Layout::Qt16 && crate::matrix::has_wgmma(&device.gpu.info)
+                matrix.layout() == Layout::Qt16
+                    && has_codes(*ty)
+                    && crate::matrix::has_wgmma(&device.gpu.info)
             );
             let tokens = 200;
             let mut x = Numbers(cols as u64).heavy(tokens * cols, 1.0);
@@ -256,6 +261,61 @@ fn products_with_bytes_keep_nan_and_infinities() {
     // Too small for an inverse.
     let small = product(&device, &matrix, &[1e-44; 512], 0..1);
     assert!(small.iter().all(|v| v.abs() < 1e-40), "{small:?}");
+}
+
+/// Weights that are single values, seen one by one: halves are what the file has, numbers of BF16 are exact down to 2^-32 of
+/// the largest and never off by more than 2^-40 of it, and what no number is stays none, in its row alone.
+#[test]
+fn single_values_of_any_size_are_what_the_file_has() {
+    let Some(mut device) = device() else { return };
+    let (rows, cols) = (56, 256);
+    device.reserve(&reserve(cols, cols, SMALL_HEADS, 1)).expect("memory");
+    // A token for each column.
+    let mut x = vec![0.0f32; cols * cols];
+    x.iter_mut().step_by(cols + 1).for_each(|v| *v = 1.0);
+    let of_f16 = |i: usize| (i * 37 % 0x10000) as u16;
+    // Signs and significands of any kind; exponents of any size, and of those that matter below 0.1.
+    let of_bf16 = |i: usize| (i * 40503 % 0x10000) as u16;
+    let below = |i: usize| ((i * 40503 % 0x80) | ((i % 2) << 15) | ((0x7b - i / 2 % 48) << 7)) as u16;
+    let cases: [(GgmlType, &dyn Fn(usize) -> u16); 3] =
+        [(GgmlType::F16, &of_f16), (GgmlType::BF16, &of_bf16), (GgmlType::BF16, &below)];
+    for (case, (ty, bits)) in cases.into_iter().enumerate() {
+        let infinity = if ty == GgmlType::F16 { 0x7c00 } else { 0x7f80 };
+        let finite = |bits: u16| if bits & infinity == infinity { bits & !infinity } else { bits };
+        let mut words: Vec<u16> = (0..rows * cols).map(|i| finite(bits(i))).collect();
+        (words[20 * cols + 3], words[33 * cols + 200], words[50 * cols]) =
+            (infinity, infinity | 1 << 15, infinity | 5);
+        let data: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let mut values = vec![0.0f32; rows * cols];
+        quant::dequantize(ty, &data, &mut values).expect("whole blocks");
+        let file =
+            device.matrix(&Weight { name: "w".into(), ty, rows, cols, data: data.into() }).expect("a matrix");
+        let tuned =
+            file.tuned(device.lane(), &device.kernels, Numerics::F16).expect("memory").expect("a type");
+        let most = values.iter().filter(|v| v.is_finite()).fold(0.0f32, |m, v| m.max(v.abs()));
+        let (exact_from, gate) = match ty {
+            GgmlType::F16 => (0.0, 0.0),
+            _ => (most * 2f32.powi(-32), f64::from(most) * 2f64.powi(-40)),
+        };
+        for (matrix, tokens) in [(&tuned, 0..cols), (&tuned, 0..8), (&tuned, 7..32), (&file, 0..cols)] {
+            let found = product(&device, matrix, &x, tokens.clone());
+            let mut exact = 0;
+            for (i, found) in found.iter().enumerate() {
+                let (k, row) = (tokens.start + i / rows, i % rows);
+                let (expected, what) =
+                    (values[row * cols + k], format!("case {case}, row {row}, column {k}"));
+                if [20, 33, 50].contains(&row) {
+                    assert!(!found.is_finite(), "{what}: {found}");
+                    continue;
+                }
+                let near = (f64::from(*found) - f64::from(expected)).abs() <= gate;
+                let same = *found == expected;
+                assert!(same || (near && expected.abs() < exact_from), "{what}: {found} for {expected}");
+                exact += usize::from(same);
+            }
+            println!("case {case}: {exact} of {} exact", found.len());
+        }
+    }
 }
 
 /// A matrix has the bits of QT16 in the file's layout too, where rows that are no whole units stay.
@@ -324,7 +384,7 @@ fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
     for ((ty, _), numerics) in
         crate::kernels::QT16_TYPES.iter().flat_map(|ty| [(ty, Numerics::F16), (ty, Numerics::Int8)])
     {
-        let bytes = numerics == Numerics::Int8;
+        let bytes = numerics == Numerics::Int8 && has_codes(*ty);
         // One segment to eight, ragged rows, more row groups than blocks, and K in one block or shared by a cluster.
         let shapes: [(usize, usize); 6] =
             [(17, 256), (48, 576), (40, 1280), (5000, 2048), (48, 3584), (33, 18944)];
@@ -440,7 +500,7 @@ fn joined_tiles_have_the_bits_of_single_products() {
     }
     let (tokens, cols) = (150, 1024);
     device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
-    for (ty, _) in crate::kernels::QT16_TYPES {
+    for (ty, _) in crate::kernels::QT16_TYPES.iter().filter(|(ty, _)| has_codes(*ty)) {
         // Rows of whole tiles and ragged ones; of a gated product, rows of 64 make a tile.
         let linears =
             [200, 128, 40, 200].map(|rows| tuned_linear(&mut device, *ty, rows, cols, Numerics::F16));
@@ -495,6 +555,15 @@ fn joined_tiles_have_the_bits_of_single_products() {
     }
 }
 
+/// The number of BF16 that became `half` under a power of two; a panic if none did.
+fn as_bf16(half: [u8; 2], scale: f32) -> [u8; 2] {
+    let mut value = [0.0f32];
+    quant::dequantize(GgmlType::F16, &half, &mut value).expect("a half");
+    let bytes = (value[0] / scale).to_le_bytes();
+    assert_eq!(bytes[..2], [0, 0], "{half:?} is no number of BF16 times {scale}");
+    [bytes[2], bytes[3]]
+}
+
 /// The repack loses nothing: every bit of the file's blocks is in QT16, where the layout's definition says.
 #[test]
 fn the_repack_is_a_permutation_of_bits() {
@@ -510,7 +579,10 @@ fn the_repack_is_a_permutation_of_bits() {
                 .expect("a tuned type");
             let mut packed = vec![0u8; tuned.bytes().len()];
             device.gpu.download(tuned.bytes(), &mut packed).expect("a copy");
-            let unpacked = crate::qt16::unpack(*ty, &packed, rows, cols, *unit_bytes);
+            let mut unpacked = crate::qt16::unpack(*ty, &packed, rows, cols, *unit_bytes);
+            if *ty == GgmlType::BF16 {
+                unpacked.as_chunks_mut().0.iter_mut().for_each(|half| *half = as_bf16(*half, matrix.scale()));
+            }
             let differing = unpacked.iter().zip(&weight.data[..]).filter(|(a, b)| a != b).count();
             assert_eq!((unpacked.len(), differing), (weight.data.len(), 0), "{ty} {rows}×{cols}");
         }
