@@ -6,6 +6,7 @@
 //! each batch are computed and copied; sampling is not part of it, unless a test is greedy: its generated tokens come
 //! with the most probable next one instead of logits, as a generation at temperature 0 asks for.
 
+mod batched;
 mod report;
 
 use std::collections::VecDeque;
@@ -16,7 +17,8 @@ use minfer_engine::kv::KvError;
 use minfer_engine::sampling::SampleSpec;
 use minfer_engine::session::Session;
 
-pub use report::{Chosen, Format, Machine, Report, Row};
+pub use batched::{Batched, BatchedRow, BatchedTest};
+pub use report::{Chosen, Format, Machine, Record, Report, Row};
 
 use crate::random::Random;
 
@@ -64,6 +66,14 @@ pub enum Error {
         needed: usize,
         /// Tokens that fit.
         capacity: usize,
+    },
+    /// A step does not take so many sequences.
+    #[error("{asked} sequences at once, a step takes {most}")]
+    Parallel {
+        /// Sequences asked for.
+        asked: usize,
+        /// How many a step takes.
+        most: usize,
     },
     /// Bookkeeping of the cache failed.
     #[error(transparent)]

@@ -144,7 +144,7 @@ fn long_flags(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     args.map(|arg| {
         verbatim |= arg == "--";
         match arg.to_str() {
-            Some("-ub" | "-pg" | "-ctk" | "-ctv") if !verbatim => {
+            Some("-ub" | "-pg" | "-npl" | "-ctk" | "-ctv") if !verbatim => {
                 format!("-{}", arg.to_string_lossy()).into()
             }
             _ => arg,

@@ -86,7 +86,8 @@ impl Sizes {
                 return Err(Error::CacheType { ty: ty.name(), dim: heads.dim, block: ty.block() });
             }
         }
-        let max_tokens = max_tokens.min(context);
+        // A step has tokens of all sequences.
+        let max_tokens = max_tokens.min(context.saturating_mul(options.sequences));
         let max_outputs = options.max_outputs.min(max_tokens);
         let (groups, _) = spec.cache_groups();
         let window = |mask: &Mask| match mask {

@@ -83,8 +83,16 @@ impl Row {
         let (mean, _) = mean_and_deviation(&self.speeds());
         Some(mean * self.facts.bytes_per_token as f64 / bandwidth)
     }
+}
 
-    /// All fields, in llama-bench's order; those of features that minfer has none of have their neutral value.
+/// What a report has a line for.
+pub trait Record {
+    /// All fields, by the names that llama.cpp's tool has.
+    fn fields(&self) -> Map<String, Value>;
+}
+
+impl Record for Row {
+    /// In llama-bench's order; those of features that minfer has none of have their neutral value.
     fn fields(&self) -> Map<String, Value> {
         let nanoseconds: Vec<u64> = self.samples.iter().map(|d| d.as_nanos() as u64).collect();
         let (avg_ns, stddev_ns) =
@@ -150,7 +158,7 @@ impl Row {
 }
 
 /// Mean and sample standard deviation (0 of fewer than two values).
-fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     if values.len() < 2 {
@@ -191,11 +199,11 @@ pub enum Chosen {
     TypeV,
 }
 
-/// A column of the table: name, width (negative for left-aligned), and what a row has there.
-type Column = (&'static str, i32, fn(&Row) -> String);
+/// A column of a table: name, width (negative for left-aligned), and what a row has there.
+pub(super) type Column<R> = (&'static str, i32, fn(&R) -> String);
 
 impl Chosen {
-    fn column(self) -> Column {
+    fn column(self) -> Column<Row> {
         match self {
             Chosen::Isa => ("isa", -10, |row| row.machine.isa.clone()),
             Chosen::Repack => ("repack", 6, |row| u8::from(row.repack).to_string()),
@@ -207,7 +215,7 @@ impl Chosen {
 }
 
 /// What every table begins with.
-const MODEL: [Column; 5] = [
+const MODEL: [Column<Row>; 5] = [
     ("model", -30, |row| row.facts.model_type()),
     ("size", 10, |row| human_bytes(row.facts.tensor_bytes)),
     ("params", 10, |row| human_count(row.facts.parameters)),
@@ -216,7 +224,7 @@ const MODEL: [Column; 5] = [
 ];
 
 /// What every table ends with.
-const RESULT: [Column; 3] = [
+const RESULT: [Column<Row>; 3] = [
     ("roof", 6, |row| {
         row.roof_share().map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", 100.0 * share))
     }),
@@ -228,19 +236,26 @@ const RESULT: [Column; 3] = [
 ];
 
 /// Prints rows as they come.
-pub struct Report<W> {
+pub struct Report<W, R> {
     out: W,
     format: Format,
-    columns: Vec<Column>,
+    columns: Vec<Column<R>>,
     rows: usize,
 }
 
-impl<W: Write> Report<W> {
+impl<W: Write> Report<W, Row> {
     /// A report with no rows. Nothing is printed before the first one, so a run that fails early prints nothing.
     /// A table shows `chosen` too.
     pub fn new(out: W, format: Format, chosen: &[Chosen]) -> Self {
-        let chosen: Vec<Column> = chosen.iter().map(|chosen| chosen.column()).collect();
-        Report { out, format, columns: [&MODEL[..], &chosen, &RESULT].concat(), rows: 0 }
+        let chosen: Vec<Column<Row>> = chosen.iter().map(|chosen| chosen.column()).collect();
+        Report::of(out, format, [&MODEL[..], &chosen, &RESULT].concat())
+    }
+}
+
+impl<W: Write, R: Record> Report<W, R> {
+    /// A report whose table has these columns.
+    pub(super) fn of(out: W, format: Format, columns: Vec<Column<R>>) -> Self {
+        Report { out, format, columns, rows: 0 }
     }
 
     /// Prints what comes before the first row.
@@ -264,7 +279,7 @@ impl<W: Write> Report<W> {
     /// # Errors
     ///
     /// Those of `out`.
-    pub fn row(&mut self, row: &Row) -> std::io::Result<()> {
+    pub fn row(&mut self, row: &R) -> std::io::Result<()> {
         if self.rows == 0 {
             self.head()?;
         }

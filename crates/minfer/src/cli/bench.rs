@@ -5,14 +5,14 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use minfer::bench::{Bench, Chosen, Format, Machine, Report, Row, Test};
+use minfer::bench::{Batched, BatchedRow, BatchedTest, Bench, Chosen, Format, Machine, Report, Row, Test};
 use minfer::cpu::{CpuOptions, Host, probe};
 use minfer::facts::Facts;
 use minfer::gguf::Gguf;
 use minfer::model::LoadOptions;
 use minfer::source::Source;
 use minfer::tokenizer::Tokenizer;
-use minfer::{AnyModel, Options, load_model};
+use minfer::{AnyModel, Loaded, Options, load_model};
 
 use super::args::{
     CacheArgs, DeviceArgs, KvArg, NumericsArg, RepackArg, open, parse_positive, parse_source, usage,
@@ -23,9 +23,12 @@ use super::terminal::{note, stderr_is_terminal, with_load_bar};
 ///
 /// The tests and columns of llama-bench: `pp512` reads a prompt of 512 tokens, `tg128` generates 128. Values that are
 /// lists by comma are combined. `roof` is the share of the speed at which generation would read every weight once per
-/// token at the memory bandwidth of this machine, measured before the tests.
+/// token at the memory bandwidth of this machine, measured before the tests. With -npl the tests and columns are those of
+/// llama-batched-bench: so many sequences at once, each with -p tokens of prompt and -n generated ones.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  minfer bench -m model.gguf -p 512 -n 128 -d 0,4096 -o md")]
+#[command(
+    after_help = "Example:\n  minfer bench -m model.gguf -p 512 -n 128 -d 0,4096 -o md\n  minfer bench -m model.gguf -npl 1,8,32"
+)]
 pub(super) struct Args {
     /// Models, by comma: paths of GGUF files, or sources like `pip:smollm2`
     #[arg(short, long, value_name = "MODEL", value_delimiter = ',', default_values_t = [Source::default()], value_parser = parse_source)]
@@ -39,6 +42,10 @@ pub(super) struct Args {
     /// Prompt and generated tokens of a test of both, like `512,128`; may be given several times
     #[arg(long = "pg", value_name = "PP,TG", value_parser = parse_pair)]
     pg: Vec<(usize, usize)>,
+    /// Sequences at once (-npl): their prompts are read, then each step generates a token for all of them
+    #[arg(long = "npl", alias = "n-parallel", value_name = "B", value_delimiter = ',', value_parser = parse_positive,
+        conflicts_with_all = ["pg", "n_depth", "greedy"])]
+    npl: Vec<usize>,
     /// Tokens in the context before the test
     #[arg(short = 'd', long, value_name = "N", value_delimiter = ',', default_values_t = [0])]
     n_depth: Vec<usize>,
@@ -119,6 +126,9 @@ impl Args {
 
     /// Runs the command.
     pub(super) fn run(self) -> Result<()> {
+        if !self.npl.is_empty() {
+            return self.run_batched();
+        }
         let tests = self.tests();
         if tests.is_empty() {
             return Err(usage("no tests: all of -p, -n and --pg are 0 or absent"));
@@ -168,6 +178,74 @@ impl Args {
         tests
     }
 
+    /// All combinations of models, prompts, generations and numbers of sequences.
+    fn run_batched(&self) -> Result<()> {
+        let host = Host::detect();
+        let threads = if self.threads.is_empty() { vec![host.cores.threads()] } else { self.threads.clone() };
+        let pairs = self.n_prompt.iter().flat_map(|p| self.n_gen.iter().map(move |g| (*p, *g)));
+        let pairs: Vec<(usize, usize)> = pairs.filter(|(p, g)| p + g > 0).collect();
+        let tests: Vec<BatchedTest> = pairs
+            .into_iter()
+            .flat_map(|(n_prompt, n_gen)| {
+                self.npl.iter().map(move |&parallel| BatchedTest { n_prompt, n_gen, parallel })
+            })
+            .collect();
+        let Some(context) = tests.iter().map(BatchedTest::context).max() else {
+            return Err(usage("no tests: -p and -n are 0"));
+        };
+        let parallel = self.npl.iter().copied().max().unwrap_or(1);
+        let mut report = Report::batched(std::io::stdout(), self.format());
+        for source in &self.model {
+            let gguf = open(source)?;
+            for &n_threads in &threads {
+                for (&batch, &ubatch) in
+                    self.batch.iter().flat_map(|b| self.ubatch.iter().map(move |u| (b, u)))
+                {
+                    // A step has room for a token of every sequence.
+                    let n_batch = batch.min(ubatch).max(parallel);
+                    let load = LoadOptions {
+                        context: Some(context),
+                        max_tokens: Some(n_batch),
+                        max_outputs: parallel,
+                        sequences: parallel,
+                        kv_types: self.cache.types(),
+                    };
+                    let mut model = self.load(&gguf, n_threads, load)?.model;
+                    let gpu = !matches!(model, AnyModel::Cpu(_));
+                    let n_gpu_layers = if gpu { 99 } else { 0 };
+                    let mut batched = Batched::new(&mut model, n_batch);
+                    for &test in &tests {
+                        let (prompt, generation) = batched.run(test, self.repetitions)?;
+                        report.row(&BatchedRow {
+                            test,
+                            n_batch,
+                            n_threads,
+                            n_gpu_layers,
+                            prompt,
+                            generation,
+                        })?;
+                    }
+                }
+            }
+        }
+        Ok(report.finish()?)
+    }
+
+    fn load(&self, gguf: &Arc<Gguf>, threads: usize, load: LoadOptions) -> Result<Loaded> {
+        let options = Options {
+            device: self.device.choice()?,
+            cpu: CpuOptions {
+                threads: Some(threads),
+                isa: self.device.isa,
+                repack: self.device.repack.into(),
+                numerics: self.device.numerics.into(),
+            },
+            load,
+            pre: None,
+        };
+        with_load_bar(|progress| load_model(gguf, &options, progress)).context("cannot load the model")
+    }
+
     fn bench(
         &self,
         gguf: &Arc<Gguf>,
@@ -175,28 +253,17 @@ impl Args {
         setting: Setting,
         tests: &[Test],
         host: &Host,
-        report: &mut Report<std::io::Stdout>,
+        report: &mut Report<std::io::Stdout, Row>,
     ) -> Result<()> {
         let chunk = setting.batch.min(setting.ubatch);
-        let options = Options {
-            device: self.device.choice()?,
-            cpu: CpuOptions {
-                threads: Some(setting.threads),
-                isa: self.device.isa,
-                repack: self.device.repack.into(),
-                numerics: self.device.numerics.into(),
-            },
-            load: LoadOptions {
-                context: tests.iter().map(Test::context).max(),
-                max_tokens: Some(chunk),
-                max_outputs: 1,
-                kv_types: self.cache.types(),
-                ..LoadOptions::default()
-            },
-            pre: None,
+        let load = LoadOptions {
+            context: tests.iter().map(Test::context).max(),
+            max_tokens: Some(chunk),
+            max_outputs: 1,
+            kv_types: self.cache.types(),
+            ..LoadOptions::default()
         };
-        let mut loaded = with_load_bar(|progress| load_model(gguf, &options, progress))
-            .context("cannot load the model")?;
+        let mut loaded = self.load(gguf, setting.threads, load)?;
         // A file without a vocabulary can be benchmarked too.
         let tokenizer = Tokenizer::from_gguf(gguf.metadata()).ok();
         let bos = tokenizer.and_then(|t| t.bos().filter(|_| t.adds_bos()));

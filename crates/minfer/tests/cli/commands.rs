@@ -63,6 +63,18 @@ fn bad_sampling_values_fail_with_their_name() {
 }
 
 #[test]
+fn bench_of_many_sequences_has_a_row_for_each_number_of_them() {
+    let args =
+        ["bench", "-m", tiny_model(), "-p", "9", "-n", "3", "-npl", "1,5,40", "-r", "1", "-o", "jsonl"];
+    let rows: Vec<Value> = succeeds(&args).lines().map(json).collect();
+    let of = |name: &str| rows.iter().map(|row| row[name].as_u64()).collect::<Vec<_>>();
+    assert_eq!(of("pl"), [Some(1), Some(5), Some(40)]);
+    assert_eq!(of("n_kv"), [Some(12), Some(60), Some(480)]);
+    let text = fails(&["bench", "-m", tiny_model(), "-npl", "2", "-d", "5"], 2);
+    assert!(text.contains("--npl"), "{text}");
+}
+
+#[test]
 fn tokens_round_trip_byte_for_byte() {
     for text in ["Hello, world\n", "  two  spaces ", "Grüße 世界 🌍\t", "<|im_start|>user"] {
         let dir = tempfile::tempdir().expect("a temporary directory");

@@ -69,7 +69,6 @@ fn what_is_not_built_is_unknown() {
         &["run", "--device", "cuda", "x"],
         &["run", "--numerics", "loose", "x"],
         &["run", "--ctk", "fp8", "x"],
-        &["bench", "--npl", "8"],
         &["serve"],
         &["convert"],
     ] {
