@@ -119,7 +119,7 @@ __device__ __forceinline__ void add_values(float (*sums)[4], const uint32_t (&w)
 // Where a code lies in shared memory: rows of keys that are read together, and every second row of values, fall into different banks.
 template <int D>
 __device__ __forceinline__ int code_place(int row, int c) {
-    const int turn = D == 128 ? (row ^ row >> 2) & 3 : (row >> 1 ^ row >> 2) & 1;
+    const int turn = D >= 128 ? (row ^ row >> 2) & 3 : (row >> 1 ^ row >> 2) & 1;
     return row * D + (c / 16 ^ 2 * turn) * 16 + c % 16;
 }
 

@@ -9,17 +9,17 @@ namespace {
 template <bool DEEP, Kv T>
 constexpr int DECODE_THREADS = T == Kv::Q8_0 ? WARPS * WARP : DEEP ? 256 : 320;
 template <int D, bool DEEP, Kv T>
-constexpr int DECODE_BLOCKS = T == Kv::Q8_0 ? (D == 64 ? 5 : 3) : DEEP ? 2 : 1;
+constexpr int DECODE_BLOCKS = D > 128 ? 1 : T == Kv::Q8_0 ? (D == 64 ? 5 : 3) : DEEP ? 2 : 1;
 
 // What the host reserves, device/decode.rs.
-static_assert(sizeof(Shared) == 5088 && SCRATCH == 2048, "ATTENTION_SHARED");
+static_assert(sizeof(Shared<128>) == 5088 && sizeof(Shared<256>) == 9184 && SCRATCH == 2048, "attention_struct");
 
 // Grid: segments × key heads × tokens.
 template <int D, bool DEEP, Kv T>
 __device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
     extern __shared__ __align__(16) uint8_t memory[];
-    Shared& shared = *reinterpret_cast<Shared*>(memory);
-    float* scratch = reinterpret_cast<float*>(memory + sizeof(Shared));
+    Shared<D>& shared = *reinterpret_cast<Shared<D>*>(memory);
+    float* scratch = reinterpret_cast<float*>(memory + sizeof(Shared<D>));
     constexpr int THREADS = DECODE_THREADS<DEEP, T>;
     half* area = reinterpret_cast<half*>(scratch + (T == Kv::Q8_0 ? GROUPED_SCRATCH<D, THREADS> : SCRATCH));
     const AttentionArgs& a = args.attention;
@@ -53,3 +53,6 @@ KERNEL(decode_attention_d128, 128, false, Kv::F16)
 KERNEL(decode_attention_d128_deep, 128, true, Kv::F16)
 KERNEL(decode_attention_d128_bf16, 128, true, Kv::BF16)
 KERNEL(decode_attention_d128_q8_0, 128, true, Kv::Q8_0)
+KERNEL(decode_attention_d256_deep, 256, true, Kv::F16)
+KERNEL(decode_attention_d256_bf16, 256, true, Kv::BF16)
+KERNEL(decode_attention_d256_q8_0, 256, true, Kv::Q8_0)

@@ -18,9 +18,6 @@ using namespace attention;
 constexpr int MERGE_SEGMENTS = 64;
 // Channels of a tile of values.
 constexpr int V_TILE = 64;
-// Channels of a head at most.
-constexpr int HEAD = 128;
-
 // One segment of one token's keys, for one key head.
 struct Work {
     int token;
@@ -31,7 +28,9 @@ struct Work {
     int position;  // of the token
 };
 
-struct alignas(16) Shared {
+// For heads of up to HEAD channels.
+template <int HEAD>
+struct alignas(16) SharedOf {
     half q[ROWS * (HEAD + 8)];
     float q_unscale[ROWS];
     float m[WARPS][ROWS], l[WARPS][ROWS];
@@ -40,6 +39,8 @@ struct alignas(16) Shared {
     uint32_t block[ATTN_SEGMENT / KV_BLOCK];
     int last;
 };
+template <int D>
+using Shared = SharedOf<(D > 128 ? 256 : 128)>;
 
 // Floats for heads before they are rounded, one per warp; later for factors of what is there and of what comes, per row
 // and segment.
@@ -49,8 +50,9 @@ constexpr int SCRATCH = 2 * ROWS * MERGE_SEGMENTS;
 template <int D, int THREADS>
 constexpr int GROUPED_SCRATCH = THREADS / WARP * D;
 
-// Bytes of a segment's keys and values. DEEP, the second tile of values takes the place of keys that were used: two
-// blocks of long contexts share a multiprocessor, while one of a short context does not wait for memory twice.
+// Bytes of a segment's keys and values. DEEP, tiles of values behind the first take the place of keys that were used: two
+// blocks of long contexts share a multiprocessor, while one of a short context does not wait for memory twice. Of heads of
+// 256 channels a block has room for no more either way.
 template <int D, bool DEEP>
 constexpr int AREA = ATTN_SEGMENT * (DEEP ? D + V_TILE : 2 * D) * static_cast<int>(sizeof(half));
 
@@ -62,7 +64,7 @@ __device__ __forceinline__ int swizzled(int row, int c) {
 
 // Where the segment's blocks of earlier steps are, and rows of the tile of queries that no head has. All threads; meets.
 template <int D, int THREADS>
-__device__ __forceinline__ void find_blocks(const AttentionArgs& a, const Work& work, Shared& shared) {
+__device__ __forceinline__ void find_blocks(const AttentionArgs& a, const Work& work, Shared<D>& shared) {
     const int from = seen_from(a, work.position);
     if (threadIdx.x < ATTN_SEGMENT / KV_BLOCK) {
         const int block = work.segment * (ATTN_SEGMENT / KV_BLOCK) + threadIdx.x;
@@ -73,7 +75,7 @@ __device__ __forceinline__ void find_blocks(const AttentionArgs& a, const Work& 
 }
 
 template <int D, int THREADS>
-__device__ __forceinline__ void clear_queries(const AttentionArgs& a, Shared& shared) {
+__device__ __forceinline__ void clear_queries(const AttentionArgs& a, Shared<D>& shared) {
     const int share = a.q_heads / a.kv_heads;
     for (int i = threadIdx.x; i < (ROWS - share) * (D / 8); i += THREADS) {
         half* to = shared.q + (share + i / (D / 8)) * (D + 8) + i % (D / 8) * 8;
@@ -85,7 +87,7 @@ __device__ __forceinline__ void clear_queries(const AttentionArgs& a, Shared& sh
 // Keys of the segment, and the first channels of its values, of earlier steps; zeros for others. To be waited for with
 // copy_wait.
 template <int D, int THREADS, bool DEEP>
-__device__ __forceinline__ void fetch(const DecodeAttentionArgs& args, const Work& work, Shared& shared, half* area) {
+__device__ __forceinline__ void fetch(const DecodeAttentionArgs& args, const Work& work, Shared<D>& shared, half* area) {
     const AttentionArgs& a = args.attention;
     const int from = seen_from(a, work.position);
     find_blocks<D, THREADS>(a, work, shared);
@@ -131,7 +133,7 @@ __device__ __forceinline__ half* scales_of(uint8_t* area, int part) {
 
 // The same of a cache in q8_0.
 template <int D, int THREADS>
-__device__ __forceinline__ void fetch_grouped(const DecodeAttentionArgs& args, const Work& work, Shared& shared,
+__device__ __forceinline__ void fetch_grouped(const DecodeAttentionArgs& args, const Work& work, Shared<D>& shared,
                                               uint8_t* area) {
     const AttentionArgs& a = args.attention;
     const int from = seen_from(a, work.position);
@@ -166,6 +168,7 @@ __device__ __forceinline__ void fetch_grouped(const DecodeAttentionArgs& args, c
 }
 
 // Factors of `count` partials of row r from n0 on, by one warp: `merge` with a scan for the running maximum.
+template <class Shared>
 __device__ __forceinline__ void factors(const AttentionArgs& a, Shared& shared, float* scratch, int r, size_t row, int n0,
                                         int count) {
     const int lane = threadIdx.x % WARP;
@@ -206,7 +209,7 @@ __device__ __forceinline__ void factors(const AttentionArgs& a, Shared& shared, 
 
 // What attention_merge does, with the factors of many segments at once and a quad of channels per thread.
 template <int D, int THREADS>
-__device__ __forceinline__ void merge_segments(const AttentionArgs& a, const Work& work, Shared& shared, float* scratch) {
+__device__ __forceinline__ void merge_segments(const AttentionArgs& a, const Work& work, Shared<D>& shared, float* scratch) {
     const int share = a.q_heads / a.kv_heads, warp = threadIdx.x / WARP;
     const size_t row0 = static_cast<size_t>(work.token) * a.q_heads + work.kv_head * share;
     constexpr int OWN = (ROWS * (D / 4) + THREADS - 1) / THREADS;
@@ -331,10 +334,11 @@ struct KeepGrouped {
 // The work, whose keys `fetch` asked for. All threads of the block; meets at its beginning, not at its end. T: type of the
 // cache.
 template <int D, int THREADS, bool DEEP, Kv T>
-__device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Work& work, Shared& shared, float* scratch,
+__device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Work& work, Shared<D>& shared, float* scratch,
                                        half* area) {
     static_assert(T == Kv::Q8_0 || THREADS / WARP * D <= SCRATCH, "a head per warp");
     static_assert(SCRATCH * sizeof(float) <= GROUPED_AREA<64>, "factors");
+    static_assert(DEEP || D <= 2 * V_TILE, "tiles of values");
     constexpr int STRIDE = D + 8, O_STRIDE = V_TILE + 8;
     const AttentionArgs& a = args.attention;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -401,18 +405,22 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
         }
     }
     // The rest of the values where the keys were.
-    if (DEEP && D > V_TILE && warp < WARPS && !GROUPED) {
-        __syncwarp();
-        const int first = max(seen_from(a, position) - key0, 0), end = min(position + 1 - key0, WARP_KEYS);
-        static_assert(WARP_KEYS == KV_BLOCK, "a warp's keys are a block of the cache");
-        const half* from = a.v + (static_cast<size_t>(shared.block[warp]) * a.kv_heads + kv_head) * KV_BLOCK * D + V_TILE;
-        for (int i = lane; i < WARP_KEYS * (V_TILE / 8); i += WARP) {
-            const int key = i / (V_TILE / 8), c = i % (V_TILE / 8);
-            half* to = keys + swizzled<V_TILE / 8>(key, c);
-            if (key >= first && key < end) copy_async16(to, from + key * D + c * 8);
-            else *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    if constexpr (DEEP && D > V_TILE && !GROUPED) {
+        if (warp < WARPS) {
+            __syncwarp();
+            const int first = max(seen_from(a, position) - key0, 0), end = min(position + 1 - key0, WARP_KEYS);
+            static_assert(WARP_KEYS == KV_BLOCK, "a warp's keys are a block of the cache");
+            const size_t at = (static_cast<size_t>(shared.block[warp]) * a.kv_heads + kv_head) * KV_BLOCK * D;
+            const half* from = a.v + at + V_TILE;
+            constexpr int REST = (D - V_TILE) / 8;
+            for (int i = lane; i < WARP_KEYS * REST; i += WARP) {
+                const int key = i / REST, c = i % REST;
+                half* to = keys + c / (V_TILE / 8) * WARP_KEYS * V_TILE + swizzled<V_TILE / 8>(key, c % (V_TILE / 8));
+                if (key >= first && key < end) copy_async16(to, from + key * D + c * 8);
+                else *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+            }
+            copy_commit();
         }
-        copy_commit();
     }
     uint32_t p[WARP_KEYS / 8][2];
     if (warp < WARPS) {
@@ -427,8 +435,8 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     static_assert(ROWS * O_STRIDE <= O_WARP, "sums of a warp");
 #pragma unroll
     for (int tile = 0; tile < D / V_TILE && warp < WARPS && !GROUPED; ++tile) {
-        half* at = tile == 0 ? values : DEEP ? keys : values + ATTN_SEGMENT * V_TILE;
-        if (DEEP && tile != 0) copy_wait<0>();
+        half* at = tile == 0 ? values : DEEP ? keys + (tile - 1) * WARP_KEYS * V_TILE : values + ATTN_SEGMENT * V_TILE;
+        if (DEEP && tile == 1) copy_wait<0>();
         __syncwarp();
         float acc[V_TILE / 8][4];
 #pragma unroll
@@ -463,7 +471,8 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     for (int i = threadIdx.x; i < share * D; i += THREADS) {
         const int r = i / D, c = i % D;
         const bool tile0 = c < V_TILE;
-        const int at = tile0 ? ATTN_SEGMENT * D : DEEP ? 0 : ATTN_SEGMENT * (D + V_TILE);
+        const int over_keys = D > 2 * V_TILE ? (c / V_TILE - 1) * WARP_KEYS * V_TILE : 0;
+        const int at = tile0 ? ATTN_SEGMENT * D : DEEP ? over_keys : ATTN_SEGMENT * (D + V_TILE);
         const float* o = reinterpret_cast<const float*>(area + at) + r * O_STRIDE + c % V_TILE;
         int next = tile0 || !DEEP ? O_WARP : WARP_KEYS * D / 2;
         if (GROUPED) {

@@ -83,12 +83,12 @@ struct Common {
     sample_draw: Kernel,
     decode_matmul: Kernel,
     decode_matmul_int8: Kernel,
-    /// For heads of 64 and 128 channels; of short contexts, and of long ones.
-    decode_attention: [Kernel; 2],
-    decode_attention_deep: [Kernel; 2],
+    /// For heads of [`decode::ATTENTION_HEADS`] channels; of short contexts, and of long ones or larger heads.
+    decode_attention: [Option<Kernel>; 3],
+    decode_attention_deep: [Option<Kernel>; 3],
     /// Of a cache of these types, of any contexts.
-    decode_attention_bf16: [Kernel; 2],
-    decode_attention_q8_0: [Kernel; 2],
+    decode_attention_bf16: [Option<Kernel>; 3],
+    decode_attention_q8_0: [Option<Kernel>; 3],
 }
 
 /// A distinct rope of the loaded stages.
@@ -216,9 +216,12 @@ impl CudaDevice {
             let of = |d: usize| get("attention", &format!("attention_{kind}_d{d}"));
             Ok([of(64)?, of(128)?, of(256)?])
         };
-        let decode_attention = |kind: &str| -> Result<[Kernel; 2], Unavailable> {
+        let decode_attention = |kind: &str| -> Result<[Option<Kernel>; 3], Unavailable> {
             let of = |d: usize| with_shared("decode_attention", &format!("decode_attention_d{d}{kind}"));
-            Ok([of(64)?, of(128)?])
+            let [small, large, largest] = decode::ATTENTION_HEADS;
+            // A segment of the largest has no room beside its values.
+            let largest = if kind.is_empty() { None } else { Some(of(largest)?) };
+            Ok([Some(of(small)?), Some(of(large)?), largest])
         };
         let tile = |d: usize, ty: KvType| -> Result<(usize, KvType, Kernel), Unavailable> {
             let suffix = if ty == KvType::F16 { String::new() } else { format!("_{}", ty.name()) };

@@ -32,9 +32,14 @@ pub(super) enum Decode {
     },
 }
 
-/// Bytes of `struct Shared` of `csrc/decode_attention.cuh`, and with the scratch, which the compiler checks there.
-const ATTENTION_STRUCT: usize = 5088;
-const ATTENTION_SHARED: usize = ATTENTION_STRUCT + 8192;
+/// Bytes of `struct Shared` of `csrc/decode_attention.cuh`, and of the scratch, which the compiler checks there.
+const fn attention_struct(dim: usize) -> usize {
+    if dim > 128 { 9184 } else { 5088 }
+}
+const ATTENTION_SCRATCH: usize = 8192;
+
+/// Channels of the heads that it is made for.
+pub(super) const ATTENTION_HEADS: [usize; 3] = [64, 128, 256];
 
 /// A kernel for attention of single tokens: threads of its blocks, and their shared memory for heads of `dim` channels.
 #[derive(Clone, Copy)]
@@ -44,14 +49,16 @@ struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// For contexts of few segments, whose latency counts.
+    /// For contexts of few segments, whose latency counts, and heads whose segments fit a block.
     const fn short(dim: usize) -> AttentionShape {
-        AttentionShape { threads: 320, shared: ATTENTION_SHARED + 2 * ATTN_SEGMENT * 2 * dim }
+        let shared = attention_struct(dim) + ATTENTION_SCRATCH + 2 * ATTN_SEGMENT * 2 * dim;
+        AttentionShape { threads: 320, shared }
     }
 
     /// For contexts of more segments than multiprocessors: two blocks share one.
     const fn deep(dim: usize) -> AttentionShape {
-        AttentionShape { threads: 256, shared: ATTENTION_SHARED + 2 * ATTN_SEGMENT * (dim + 64) }
+        let shared = attention_struct(dim) + ATTENTION_SCRATCH + 2 * ATTN_SEGMENT * (dim + 64);
+        AttentionShape { threads: 256, shared }
     }
 
     /// The one that needs least memory for a cache of a type.
@@ -66,7 +73,7 @@ impl AttentionShape {
     const fn q8_0(dim: usize) -> AttentionShape {
         let (threads, values) = (128, ATTN_SEGMENT * dim);
         let heads = threads / 32 * 4 * dim;
-        let shared = ATTENTION_STRUCT + heads + KvTypes::same(KvType::Q8_0).bytes(values);
+        let shared = attention_struct(dim) + heads + KvTypes::same(KvType::Q8_0).bytes(values);
         AttentionShape { threads, shared }
     }
 }
@@ -147,7 +154,7 @@ impl CudaDevice {
     pub(super) fn decodes_attention(&self, heads: Heads) -> Result<bool, DeviceError> {
         let state = self.state()?;
         let KvTypes { keys, values } = state.reserve.kv_types;
-        Ok([64, 128].contains(&heads.dim)
+        Ok(ATTENTION_HEADS.contains(&heads.dim)
             && keys == values
             && heads.q / heads.kv <= ROW_TILE
             && state.own_spans().iter().all(|span| span.len == 1)
@@ -167,16 +174,20 @@ impl CudaDevice {
         let (dim, info) = (attention.dim as usize, &self.gpu.info);
         let short = AttentionShape::short(dim);
         let many = segments * heads * state.tokens > info.multiprocessors;
+        let deep = many || dim > 128 || short.shared > info.shared_per_block;
         let common = &self.common;
         let (AttentionShape { threads, shared }, kernels) = match state.reserve.kv_types.keys {
             ty @ KvType::Q8_0 => (AttentionShape::of(ty, dim), common.decode_attention_q8_0),
             ty @ KvType::BF16 => (AttentionShape::of(ty, dim), common.decode_attention_bf16),
-            _ if many || short.shared > info.shared_per_block => {
-                (AttentionShape::deep(dim), common.decode_attention_deep)
-            }
+            _ if deep => (AttentionShape::deep(dim), common.decode_attention_deep),
             _ => (short, common.decode_attention),
         };
+        let kernel =
+            ATTENTION_HEADS.iter().zip(kernels).find(|(d, _)| **d == dim).and_then(|(_, kernel)| kernel);
+        let Some(kernel) = kernel else {
+            return Err(DeviceError::Fault(format!("no attention of a token with heads of {dim} channels")));
+        };
         let shape = Shape::new([segments, heads, state.tokens], threads).with_shared(shared);
-        self.enqueue(kernels[usize::from(dim == 128)], shape, &args)
+        self.enqueue(kernel, shape, &args)
     }
 }

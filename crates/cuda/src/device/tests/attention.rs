@@ -193,6 +193,7 @@ const SCENES: &[(Heads, Option<usize>, Option<f32>)] = &[
     (Heads { q: 16, kv: 4, dim: 64 }, Some(70), None),
     (Heads { q: 4, kv: 4, dim: 96 }, Some(100), None),
     (Heads { q: 2, kv: 1, dim: 256 }, None, Some(30.0)),
+    (Heads { q: 10, kv: 2, dim: 256 }, Some(150), None),
     (Heads { q: 6, kv: 2, dim: 80 }, Some(300), Some(5.0)),
     (Heads { q: 4, kv: 2, dim: 16 }, Some(1), None),
     (Heads { q: 40, kv: 1, dim: 192 }, None, None),
@@ -298,6 +299,16 @@ fn attention_has_the_same_bits_in_any_company() {
         let width = scene.width;
         let mut check = |spans: &[(usize, usize, &[u32])], of: usize, skip: usize| {
             let found = scene.run(spans);
+            if spans.iter().all(|(.., ids)| ids.len() == 1)
+                && crate::matrix::has_wgmma(&scene.device.gpu.info)
+            {
+                // Which kernel ran.
+                let Case { heads, types, .. } = case;
+                let made_for = crate::device::decode::ATTENTION_HEADS.contains(&heads.dim)
+                    && types.keys == types.values
+                    && heads.q / heads.kv <= crate::device::stages::ROW_TILE;
+                assert_eq!(scene.device.decodes_attention(heads).expect("a step"), made_for, "{case:?}");
+            }
             let (_, position, ids) = spans[of];
             let found = &found[skip * width..][..ids.len() * width];
             let same = found.iter().zip(&whole[position * width..]).all(|(a, b)| a.to_bits() == b.to_bits());
