@@ -72,6 +72,12 @@ pub enum RequestError {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// A list that must ascend and does not.
+    #[error("{field} is not in ascending order")]
+    Order {
+        /// Which field.
+        field: &'static str,
+    },
     /// A number out of its range.
     #[error("{field} is {found}, must be {bound}")]
     Range {

@@ -6,14 +6,20 @@
 //! 0. **Refuse** NaN anywhere in the logits. Candidates are the tokens the mask allows whose logit is above −∞; let
 //!    `m` be their largest logit. Of two equal logits the one with the lower id ranks higher, everywhere; −0 = +0.
 //! 1. **Greedy**: at temperature 0 the highest ranking candidate is the token, whatever the other fields say.
-//! 2. **Top-k**: keep the `k` highest ranking candidates.
+//! 2. **Top-nσ** (Tang, Liu, Xu, Yin, "Top-nσ: not all logits are you need", 2024): keep candidates with a logit of at least
+//!    `m − n·σ`, where σ is the standard deviation of all candidates' logits (f64 sums in ascending id).
+//!    **Top-k**: keep the `k` highest ranking candidates.
 //! 3. **Typical**: keep the shortest run of most typical candidates whose weights `w(1)` sum to at least
 //!    `ceil(typical_p · total)` (an f64 product); never fewer than one. The smaller `|(l − m) − mean|` the more typical,
 //!    then the higher ranking; from here on `m` is the largest logit of those kept.
 //! 4. **Top-p**: keep the shortest run of highest ranking candidates whose weights `w(1)` sum to at least
 //!    `ceil(top_p · total)` (an f64 product); never fewer than one.
 //! 5. **Min-p**: keep those with `w(1) ≥ min_p · 2^40`.
-//! 6. **Temperature**: from here on a candidate weighs `w(temperature)`.
+//!    **XTC** (P. E. Weidmann, "exclude top choices", 2024), if the highest 53 of the last 64 bits of the random number below, as a share of 2^53, are
+//!    less than `xtc_probability`: of the candidates with `w(1) ≥ ceil(xtc_threshold · total)` keep only the lowest ranking; then `m` is the largest logit kept.
+//! 6. **Temperature**: from here on a candidate weighs `w(temperature)`. With a `dynatemp_range` `r` the temperature is instead
+//!    `t₀ + (t₁ − t₀)·h^exponent`, where `t₀ = max(temperature − r, 0)`, `t₁ = temperature + r`, and `h` is the entropy of the
+//!    weights `w(1)` over that of as many equal ones (f64 sums in ascending id).
 //! 7. **Draw**: `r` is the first 64 bits of Philox4x32-10 with key `seed` and counter `position`; the token is the
 //!    first in ascending id whose running sum of weights exceeds `floor(r · total / 2^64)`.
 //!
@@ -27,11 +33,13 @@
 //! `ln total` cancels: what counts is the distance of `l − m` from its `mean = Σ w·(l − m) / Σ w`. The products are
 //! integers too: `trunc(w · (l − m) · 2^20)`, in units of 2^-60. The place in the chain is llama.cpp's.
 //!
-//! [`Adjust`]ments of the logits (biases, then [`Penalties`]) come before all of this. A row that has some, that is
-//! typical, or that reports log-probabilities asks its executor for [`Want::Logits`](crate::executor::Want::Logits) and
+//! [`Adjust`]ments of the logits (biases, then [`Penalties`], then [`Dry`]) come before all of this. A row that has some, that
+//! has a step which only the host knows (top-nσ, typical, XTC, a range of temperatures), or that reports log-probabilities asks its executor for [`Want::Logits`](crate::executor::Want::Logits) and
 //! is sampled on the host.
 
 mod adjust;
+mod dry;
+mod filters;
 mod logprobs;
 mod params;
 mod penalties;
@@ -40,6 +48,7 @@ mod philox;
 use crate::executor::TokenId;
 
 pub use adjust::{Adjust, bias};
+pub use dry::Dry;
 pub use logprobs::{Logprobs, logprobs};
 pub use params::SamplingParams;
 pub use penalties::{Penalties, penalize};
@@ -51,8 +60,8 @@ pub const MAX_VOCAB: usize = 1 << 23;
 /// Weight of the most probable token.
 const ONE: f64 = (1u64 << 40) as f64;
 
-/// What [`sample`] does, in exactly this order: top-k, typical, top-p, min-p, temperature, draw. A device may do it by
-/// itself, except for typical sampling, which it is never asked for.
+/// What [`sample`] does, in exactly this order: top-nσ, top-k, typical, top-p, min-p, XTC, temperature, draw. A device may do
+/// it by itself, except for what [`SampleSpec::device_can`] says it is never asked for.
 /// Ties go to the lower id; the random number is Philox4x32-10 of (`seed`, `position`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleSpec {
@@ -66,6 +75,16 @@ pub struct SampleSpec {
     pub top_p: f32,
     /// Keep tokens of at least this share of the largest probability; 0 keeps all.
     pub min_p: f32,
+    /// Keep tokens whose logit is at most so many standard deviations below the largest; 0 keeps all.
+    pub top_n_sigma: f32,
+    /// How probably all tokens of at least `xtc_threshold` but the least probable of them are dropped.
+    pub xtc_probability: f32,
+    /// See there; above 0.5 nothing is dropped.
+    pub xtc_threshold: f32,
+    /// The temperature is between so much less and so much more, by the entropy; 0 keeps it.
+    pub dynatemp_range: f32,
+    /// The power of the entropy's share that it follows.
+    pub dynatemp_exponent: f32,
     /// Key of the random numbers.
     pub seed: u64,
     /// Position of the token being drawn: the counter of the random numbers.
@@ -73,17 +92,33 @@ pub struct SampleSpec {
 }
 
 impl SampleSpec {
-    /// Whether [`sample`] may be left to a device: in range, and greedy or not typical.
+    /// Whether [`sample`] may be left to a device: in range, and greedy or without the steps of the host.
     pub fn device_can(&self) -> bool {
-        (self.temperature == 0.0 || self.typical_p == 1.0) && check(&[], self, None).is_ok()
+        let plain = self.typical_p == 1.0
+            && self.top_n_sigma == 0.0
+            && self.xtc_probability == 0.0
+            && self.dynatemp_range == 0.0;
+        (self.temperature == 0.0 || plain) && check(&[], self, None).is_ok()
     }
 
     /// The 64 random bits of the draw.
     pub fn random(&self) -> u64 {
+        self.randoms()[0]
+    }
+
+    /// The 64 random bits of the draw, and those that decide on XTC.
+    fn randoms(&self) -> [u64; 2] {
         let split = |x: u64| [x as u32, (x >> 32) as u32];
         let [p0, p1] = split(self.position);
-        let [r0, r1, ..] = philox4x32_10([p0, p1, 0, 0], split(self.seed));
-        u64::from(r1) << 32 | u64::from(r0)
+        let [r0, r1, r2, r3] = philox4x32_10([p0, p1, 0, 0], split(self.seed));
+        [u64::from(r1) << 32 | u64::from(r0), u64::from(r3) << 32 | u64::from(r2)]
+    }
+
+    /// Whether XTC happens.
+    fn excludes(&self) -> bool {
+        // The difference to 2^64 would round to it.
+        let share = (self.randoms()[1] >> 11) as f64 / (1u64 << 53) as f64;
+        share < f64::from(self.xtc_probability)
     }
 
     /// The smallest weight `w(1)` that min-p keeps.
@@ -98,6 +133,11 @@ impl SampleSpec {
         typical_p: 1.0,
         top_p: 1.0,
         min_p: 0.0,
+        top_n_sigma: 0.0,
+        xtc_probability: 0.0,
+        xtc_threshold: 0.1,
+        dynatemp_range: 0.0,
+        dynatemp_exponent: 1.0,
         seed: 0,
         position: 0,
     };
@@ -148,8 +188,10 @@ pub struct Scratch {
     distances: Vec<(u64, u64)>,
     /// Adjusted logits, one per token.
     logits: Vec<f32>,
-    /// Occurrences in the penalty window, one per token; all zero between calls.
+    /// Occurrences in the penalty window, or lengths of repetitions, one per token; all zero between calls.
     counts: Vec<u32>,
+    /// How far the tokens before each position agree with the last ones.
+    matches: Vec<usize>,
 }
 
 /// Chooses a token by the specification of this module.
@@ -167,7 +209,15 @@ pub fn sample(
         return Ok(best);
     }
     let Scratch { ranks, weights, distances, .. } = scratch;
-    top_k(logits, mask, spec.top_k as usize, ranks);
+    let least = match spec.top_n_sigma > 0.0 {
+        true => {
+            let allowed = logits.iter().enumerate().filter(|&(id, _)| allows(mask, id));
+            let candidates = allowed.map(|(_, &logit)| logit).filter(|logit| *logit > f32::NEG_INFINITY);
+            filters::least_logit(candidates, max, spec.top_n_sigma)
+        }
+        false => f64::NEG_INFINITY,
+    };
+    top_k(logits, mask, spec.top_k as usize, least, ranks);
     if spec.typical_p < 1.0 {
         typical(logits, max, spec.typical_p, ranks, distances);
         // The bits of a rank descend with the logit.
@@ -182,9 +232,22 @@ pub fn sample(
         let least = spec.least_weight();
         ranks.retain(|&rank| weight(rank, 1.0) >= least);
     }
+    if spec.xtc_probability > 0.0 && spec.excludes() {
+        filters::exclude_top_choices(ranks, spec.xtc_threshold, |rank| weight(rank, 1.0));
+        let first = ranks.iter().min().ok_or(SampleError::NoCandidate)?;
+        max = logits[id_of(*first) as usize];
+    }
     ranks.sort_unstable_by_key(|&rank| id_of(rank));
+    let temperature = match spec.dynatemp_range > 0.0 {
+        true => {
+            let range = (spec.temperature, spec.dynatemp_range, spec.dynatemp_exponent);
+            filters::dynamic_temperature(ranks, logits, max, range)
+        }
+        false => spec.temperature,
+    };
+    let weight = |rank: u64| self::weight(logits[id_of(rank) as usize], max, temperature);
     weights.clear();
-    weights.extend(ranks.iter().map(|&rank| weight(rank, spec.temperature)));
+    weights.extend(ranks.iter().map(|&rank| weight(rank)));
     let chosen = draw(weights, spec.random());
     chosen.map(|index| id_of(ranks[index])).ok_or(SampleError::NoCandidate)
 }
@@ -223,6 +286,11 @@ fn check(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Result<(), 
         ("typical_p", unit.contains(&spec.typical_p)),
         ("top_p", unit.contains(&spec.top_p)),
         ("min_p", unit.contains(&spec.min_p)),
+        ("top_n_sigma", spec.top_n_sigma.is_finite() && spec.top_n_sigma >= 0.0),
+        ("xtc_probability", unit.contains(&spec.xtc_probability)),
+        ("xtc_threshold", unit.contains(&spec.xtc_threshold)),
+        ("dynatemp_range", spec.dynatemp_range.is_finite() && spec.dynatemp_range >= 0.0),
+        ("dynatemp_exponent", spec.dynatemp_exponent.is_finite() && spec.dynatemp_exponent >= 0.0),
     ];
     match fields.iter().find(|(_, ok)| !ok) {
         Some(&(field, _)) => Err(SampleError::Spec { field }),
@@ -279,9 +347,9 @@ fn id_of(rank: u64) -> TokenId {
     rank as TokenId
 }
 
-/// Fills `ranks` with the `k` highest ranking candidates (all, if `k` is 0), in no particular order. One pass: a
+/// Fills `ranks` with the `k` highest ranking candidates (all, if `k` is 0) of at least `least`, in no particular order. One pass: a
 /// candidate no better than the k-th best so far is dropped at once, the others are selected from whenever the buffer fills.
-fn top_k(logits: &[f32], mask: Option<&[u32]>, k: usize, ranks: &mut Vec<u64>) {
+fn top_k(logits: &[f32], mask: Option<&[u32]>, k: usize, least: f64, ranks: &mut Vec<u64>) {
     ranks.clear();
     let select = |ranks: &mut Vec<u64>| {
         let (_, &mut kth, _) = ranks.select_nth_unstable(k - 1);
@@ -292,7 +360,7 @@ fn top_k(logits: &[f32], mask: Option<&[u32]>, k: usize, ranks: &mut Vec<u64>) {
     let mut kth = f32::NEG_INFINITY;
     for (id, &logit) in logits.iter().enumerate() {
         // The later of two equals has the higher id, so it ranks lower.
-        if logit > kth && allows(mask, id) {
+        if logit > kth && f64::from(logit) >= least && allows(mask, id) {
             ranks.push(rank(logit, id));
             if ranks.len() == full {
                 kth = select(ranks);

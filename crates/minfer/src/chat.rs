@@ -175,6 +175,7 @@ impl Chat {
     ) -> Result<Answer, Error> {
         settings.validate(self.limits(), self.context())?;
         let mut sampling = settings.sampling();
+        settings.dry_breakers.add_to(&mut sampling, &self.tokenizer);
         let seed = sampling.seed.unwrap_or_else(llm::new_seed).wrapping_add(attempt);
         sampling.seed = Some(seed);
         let (text, tokens) = self.fitting_prompt(conversation, settings.on_full, each)?;

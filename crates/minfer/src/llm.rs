@@ -139,10 +139,44 @@ pub struct Generate {
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// Texts that no repetition goes past, for [`SamplingParams::dry`]: tokens that have one of them in them, and special ones, are
+    /// added to its breakers.
+    pub dry_breakers: DryBreakers,
     /// Strings that end the text before themselves.
     pub stop: Vec<String>,
     /// Report the log-probability of every token, and of this many of the most probable ones.
     pub logprobs: Option<u8>,
+}
+
+/// Texts that end a repetition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DryBreakers(pub Vec<String>);
+
+impl Default for DryBreakers {
+    /// The usual ones: a new line, a colon, a quotation mark, an asterisk.
+    fn default() -> DryBreakers {
+        DryBreakers(["\n", ":", "\"", "*"].map(str::to_owned).to_vec())
+    }
+}
+
+impl DryBreakers {
+    /// Adds the tokens to what repetitions cost, if they cost anything.
+    pub(crate) fn add_to(&self, sampling: &mut SamplingParams, tokenizer: &Tokenizer) {
+        if sampling.dry.multiplier == 0.0 {
+            return;
+        }
+        let texts: Vec<&[u8]> = self.0.iter().map(|text| text.as_bytes()).filter(|t| !t.is_empty()).collect();
+        let breaks = |id: &u32| {
+            let bytes = tokenizer.token_bytes(*id);
+            tokenizer.is_special(*id)
+                || texts.iter().any(|text| bytes.windows(text.len()).any(|w| w == *text))
+        };
+        let breakers = &mut sampling.dry.breakers;
+        breakers.extend((0..tokenizer.vocab_size() as u32).filter(breaks));
+        breakers.sort_unstable();
+        breakers.dedup();
+    }
 }
 
 /// A loaded model with its vocabulary. Shareable; requests of several threads are computed together.
@@ -223,13 +257,10 @@ impl Llm {
             tokens: self.tokenizer.end_of_generation(),
             strings: options.stop.iter().map(|s| s.clone().into_bytes()).collect(),
         };
-        let request = Request {
-            prompt,
-            max_tokens: options.max_tokens,
-            sampling: options.sampling.clone(),
-            stop,
-            logprobs: options.logprobs,
-        };
+        let mut sampling = options.sampling.clone();
+        options.dry_breakers.add_to(&mut sampling, &self.tokenizer);
+        let request =
+            Request { prompt, max_tokens: options.max_tokens, sampling, stop, logprobs: options.logprobs };
         let handle = self.engine.submit(request)?;
         Ok(Generation { handle, characters: Characters::default(), seed: 0, summary: None })
     }

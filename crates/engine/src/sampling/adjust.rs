@@ -1,21 +1,23 @@
 //! What happens to logits before a token is chosen from them.
 
-use super::{Penalties, Scratch, penalize};
+use super::{Dry, Penalties, Scratch, penalize};
 use crate::executor::TokenId;
 
-/// Adjustments of the logits: first the biases, in order, then the penalties.
+/// Adjustments of the logits: first the biases, in order, then the penalties, then what repeats itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adjust<'a> {
     /// Added to the logits of tokens; −∞ forbids one.
     pub bias: &'a [(TokenId, f32)],
     /// Penalties, and the tokens that occurred lately.
     pub penalties: Option<(Penalties, &'a [TokenId])>,
+    /// What repetitions cost, and the tokens so far.
+    pub dry: Option<(&'a Dry, &'a [TokenId])>,
 }
 
 impl Adjust<'_> {
     /// Whether it leaves all logits as they are.
     pub fn is_nothing(&self) -> bool {
-        self.bias.is_empty() && self.penalties.is_none()
+        self.bias.is_empty() && self.penalties.is_none() && self.dry.is_none()
     }
 
     /// Applies it.
@@ -23,6 +25,9 @@ impl Adjust<'_> {
         bias(logits, self.bias);
         if let Some((penalties, window)) = &self.penalties {
             penalize(logits, window, penalties, scratch);
+        }
+        if let Some((dry, tokens)) = &self.dry {
+            dry.apply(logits, tokens, scratch);
         }
     }
 }
@@ -55,7 +60,8 @@ mod tests {
     fn biases_come_before_penalties_and_both_before_the_choice() {
         let greedy = |bias: &[(TokenId, f32)], window: &[TokenId]| {
             let penalties = Penalties { repetition: 2.0, ..Penalties::NONE };
-            let adjust = Adjust { bias, penalties: (!window.is_empty()).then_some((penalties, window)) };
+            let penalties = (!window.is_empty()).then_some((penalties, window));
+            let adjust = Adjust { bias, penalties, dry: None };
             sample_adjusted(&[2.0, 3.0], &adjust, &SampleSpec::GREEDY, None, &mut Scratch::default())
         };
         assert_eq!(greedy(&[], &[]), Ok(1));

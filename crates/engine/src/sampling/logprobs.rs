@@ -26,7 +26,7 @@ pub fn logprobs(logits: &[f32], chosen: TokenId, top: usize) -> Logprobs {
     };
     let mut ranks = Vec::new();
     if top > 0 {
-        top_k(logits, None, top, &mut ranks);
+        top_k(logits, None, top, f64::NEG_INFINITY, &mut ranks);
         ranks.sort_unstable();
     }
     Logprobs { chosen: of(chosen), top: ranks.into_iter().map(id_of).map(|id| (id, of(id))).collect() }

@@ -1,6 +1,6 @@
 //! What a request says about sampling.
 
-use super::{Adjust, Penalties, SampleSpec};
+use super::{Adjust, Dry, Penalties, SampleSpec};
 use crate::executor::TokenId;
 use crate::request::RequestError;
 
@@ -18,6 +18,18 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Keep tokens with at least this share of the largest probability; 0 to 1, 0 keeps all.
     pub min_p: f32,
+    /// Keep tokens whose logit is at most so many standard deviations below the largest; finite, 0 keeps all.
+    pub top_n_sigma: f32,
+    /// How probably the most probable tokens are excluded (XTC): all of at least the threshold but the least of them; 0 to 1.
+    pub xtc_probability: f32,
+    /// 0 to 1; above 0.5 nothing is excluded.
+    pub xtc_threshold: f32,
+    /// How far the temperature goes below and above by the entropy (dynamic temperature); finite, 0 keeps it.
+    pub dynatemp_range: f32,
+    /// The power of the entropy's share that it follows; finite, not negative.
+    pub dynatemp_exponent: f32,
+    /// What repetitions cost.
+    pub dry: Dry,
     /// Added to the logits of tokens, before all else; −∞ forbids a token. Neither NaN nor +∞.
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Divides (positive) or multiplies (others) the logit of a token in the penalty window; above 0, 1 does nothing.
@@ -40,6 +52,12 @@ impl Default for SamplingParams {
             typical_p: 1.0,
             top_p: 0.95,
             min_p: 0.05,
+            top_n_sigma: 0.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            dry: Dry::default(),
             logit_bias: Vec::new(),
             repetition_penalty: 1.0,
             frequency_penalty: 0.0,
@@ -58,19 +76,38 @@ impl SamplingParams {
 
     /// What chooses the token at `position`, penalties apart.
     pub fn spec(&self, seed: u64, position: usize) -> SampleSpec {
-        let Self { temperature, top_k, typical_p, top_p, min_p, .. } = *self;
-        SampleSpec { temperature, top_k, typical_p, top_p, min_p, seed, position: position as u64 }
+        SampleSpec {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            typical_p: self.typical_p,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            top_n_sigma: self.top_n_sigma,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            dynatemp_range: self.dynatemp_range,
+            dynatemp_exponent: self.dynatemp_exponent,
+            seed,
+            position: position as u64,
+        }
     }
 
     /// What happens to the logits before, given all tokens so far.
     pub fn adjust<'a>(&'a self, tokens: &'a [TokenId]) -> Adjust<'a> {
         let window = &tokens[tokens.len().saturating_sub(self.penalty_window)..];
-        Adjust { bias: &self.logit_bias, penalties: self.penalties().map(|penalties| (penalties, window)) }
+        Adjust {
+            bias: &self.logit_bias,
+            penalties: self.penalties().map(|penalties| (penalties, window)),
+            dry: (self.dry.multiplier != 0.0).then_some((&self.dry, tokens)),
+        }
     }
 
     /// Whether [`SamplingParams::spec`] is all there is to it and a device may sample by itself.
     pub fn device_can(&self) -> bool {
-        self.logit_bias.is_empty() && self.penalties().is_none() && self.typical_p == 1.0
+        self.logit_bias.is_empty()
+            && self.penalties().is_none()
+            && self.dry.multiplier == 0.0
+            && self.spec(0, 0).device_can()
     }
 
     /// The penalties, if they do anything.
@@ -92,8 +129,16 @@ impl SamplingParams {
         type Check = (&'static str, f32, fn(f32) -> bool, &'static str);
         let unit: fn(f32) -> bool = |x| (0.0..=1.0).contains(&x);
         let two: fn(f32) -> bool = |x| (-2.0..=2.0).contains(&x);
-        let checks: [Check; 7] = [
-            ("temperature", self.temperature, |x| x >= 0.0 && x.is_finite(), "finite and at least 0"),
+        let not_negative: fn(f32) -> bool = |x| x >= 0.0 && x.is_finite();
+        let checks: [Check; 14] = [
+            ("temperature", self.temperature, not_negative, "finite and at least 0"),
+            ("top_n_sigma", self.top_n_sigma, not_negative, "finite and at least 0"),
+            ("xtc_probability", self.xtc_probability, unit, "between 0 and 1"),
+            ("xtc_threshold", self.xtc_threshold, unit, "between 0 and 1"),
+            ("dynatemp_range", self.dynatemp_range, not_negative, "finite and at least 0"),
+            ("dynatemp_exponent", self.dynatemp_exponent, not_negative, "finite and at least 0"),
+            ("dry_multiplier", self.dry.multiplier, not_negative, "finite and at least 0"),
+            ("dry_base", self.dry.base, |x| x >= 1.0 && x.is_finite(), "finite and at least 1"),
             ("typical_p", self.typical_p, unit, "between 0 and 1"),
             ("top_p", self.top_p, unit, "between 0 and 1"),
             ("min_p", self.min_p, unit, "between 0 and 1"),
@@ -109,6 +154,12 @@ impl SamplingParams {
         if let Some((field, found, _, bound)) = checks.into_iter().find(|(_, found, holds, _)| !holds(*found))
         {
             return Err(RequestError::Range { field, found, bound });
+        }
+        if self.dry.allowed_length == 0 {
+            return Err(RequestError::Range { field: "dry_allowed_length", found: 0.0, bound: "at least 1" });
+        }
+        if !self.dry.breakers.is_sorted() {
+            return Err(RequestError::Order { field: "dry_breakers" });
         }
         let field = "logit_bias";
         for &(id, found) in &self.logit_bias {

@@ -16,6 +16,16 @@ fn naive(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Option<Toke
     if spec.temperature == 0.0 {
         return Some(first as TokenId);
     }
+    if spec.top_n_sigma > 0.0 {
+        let mut ids = tokens.clone();
+        ids.sort();
+        let l = |id: usize| f64::from(logits[id]);
+        let n = ids.len() as f64;
+        let mean = ids.iter().map(|&id| l(id)).sum::<f64>() / n;
+        let variance = ids.iter().map(|&id| (l(id) - mean) * (l(id) - mean)).sum::<f64>() / n;
+        let least = l(first) - f64::from(spec.top_n_sigma) * variance.sqrt();
+        tokens.retain(|&id| l(id) >= least);
+    }
     if spec.top_k > 0 {
         tokens.truncate(spec.top_k as usize);
     }
@@ -32,16 +42,31 @@ fn naive(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Option<Toke
         tokens.truncate(needed.unwrap_or(tokens.len()));
     }
     tokens.retain(|&id| w(id, 1.0) as f64 >= f64::from(spec.min_p) * ONE);
-    tokens.sort();
     let words = |x: u64| [x as u32, (x >> 32) as u32];
     let [p0, p1] = words(spec.position);
     let r = philox4x32_10([p0, p1, 0, 0], words(spec.seed));
+    if (u64::from(r[2]) + (u64::from(r[3]) << 32)) as f64 / 2f64.powi(64) < f64::from(spec.xtc_probability) {
+        let total: u64 = tokens.iter().map(|&id| w(id, 1.0)).sum();
+        let enough = (f64::from(spec.xtc_threshold) * total as f64).ceil() as u64;
+        let top = tokens.iter().filter(|&&id| w(id, 1.0) >= enough).count();
+        tokens.drain(..top.saturating_sub(1));
+    }
+    let first = tokens[0];
+    let w = |id: usize, t: f32| weight(logits[id], logits[first], t);
+    tokens.sort();
+    let mut temperature = spec.temperature;
+    if spec.dynatemp_range > 0.0 {
+        // Its own tests say whether it is right.
+        let ranks: Vec<u64> = tokens.iter().map(|&id| id as u64).collect();
+        let range = (temperature, spec.dynatemp_range, spec.dynatemp_exponent);
+        temperature = filters::dynamic_temperature(&ranks, logits, logits[first], range);
+    }
     let r = u128::from(r[0]) + (u128::from(r[1]) << 32);
-    let total: u128 = tokens.iter().map(|&id| u128::from(w(id, spec.temperature))).sum();
+    let total: u128 = tokens.iter().map(|&id| u128::from(w(id, temperature))).sum();
     let target = r * total / (1 << 64);
     let mut sum = 0;
     for id in tokens {
-        sum += u128::from(w(id, spec.temperature));
+        sum += u128::from(w(id, temperature));
         if sum > target {
             return Some(id as TokenId);
         }
@@ -83,15 +108,26 @@ fn spec() -> impl Strategy<Value = SampleSpec> {
     let temperature = prop_oneof![1 => Just(0.0f32), 1 => Just(1e-30f32), 4 => 0.05f32..4.0];
     let k = prop_oneof![Just(0u32), Just(1u32), 1u32..600, Just(u32::MAX)];
     let typical = prop_oneof![2 => Just(1.0f32), 1 => Just(0.0f32), 3 => 0.0f32..1.0];
-    (temperature, k, typical, share(), share(), any::<u64>(), any::<u64>()).prop_map(
-        |(temperature, top_k, typical_p, top_p, min_p, seed, position)| SampleSpec {
-            temperature,
-            top_k,
-            typical_p,
-            top_p,
-            min_p,
-            seed,
-            position,
+    let n_sigma = prop_oneof![2 => Just(0.0f32), 1 => 0.0f32..3.0];
+    let xtc = (prop_oneof![2 => Just(0.0f32), 1 => 0.0f32..1.0], 0.0f32..0.6);
+    let dynatemp = (prop_oneof![2 => Just(0.0f32), 1 => 0.0f32..3.0], prop_oneof![Just(1.0f32), 0.0f32..3.0]);
+    let rest = (n_sigma, xtc, dynatemp);
+    (temperature, k, typical, share(), share(), any::<u64>(), any::<u64>(), rest).prop_map(
+        |(temperature, top_k, typical_p, top_p, min_p, seed, position, (top_n_sigma, xtc, dynatemp))| {
+            SampleSpec {
+                temperature,
+                top_k,
+                typical_p,
+                top_p,
+                min_p,
+                top_n_sigma,
+                xtc_probability: xtc.0,
+                xtc_threshold: xtc.1,
+                dynatemp_range: dynatemp.0,
+                dynatemp_exponent: dynatemp.1,
+                seed,
+                position,
+            }
         },
     )
 }
@@ -125,7 +161,7 @@ proptest! {
         let kept = order.iter().take_while(|&&id| { let go_on = sum < f64::from(typical_p); sum += p[id]; go_on });
         let mut expected: Vec<usize> = kept.copied().collect();
         let mut ranks = Vec::new();
-        top_k(&logits, None, 0, &mut ranks);
+        top_k(&logits, None, 0, f64::NEG_INFINITY, &mut ranks);
         typical(&logits, max, typical_p, &mut ranks, &mut Vec::new());
         let mut found: Vec<usize> = ranks.into_iter().map(|rank| id_of(rank) as usize).collect();
         // The two round differently: only where the border is clear must they agree.
@@ -150,10 +186,10 @@ proptest! {
     }
 }
 
-const FREE: SampleSpec = SampleSpec { temperature: 1.0, ..SampleSpec::GREEDY };
+pub(super) const FREE: SampleSpec = SampleSpec { temperature: 1.0, ..SampleSpec::GREEDY };
 
 /// Draws `n` tokens at successive positions.
-fn histogram(logits: &[f32], spec: SampleSpec, n: u64) -> Vec<u64> {
+pub(super) fn histogram(logits: &[f32], spec: SampleSpec, n: u64) -> Vec<u64> {
     let mut counts = vec![0; logits.len()];
     let mut scratch = Scratch::default();
     for position in 0..n {

@@ -1,9 +1,12 @@
 //! How a chat answers, by names that the command line, `/set` and session files share.
 
 use minfer_engine::executor::Limits;
+use minfer_engine::sampling::Dry;
 use minfer_engine::{Request, RequestError, SamplingParams, Stop};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::llm::DryBreakers;
 
 /// What happens when the context is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,9 +19,9 @@ pub enum OnFull {
     Drop,
 }
 
-/// All of it. In JSON the names have dashes: `top-k`.
+/// All of it. In JSON the names have dashes: `top-k`; what is left out has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Settings {
     /// [`SamplingParams::temperature`].
     pub temp: f32,
@@ -30,6 +33,26 @@ pub struct Settings {
     pub top_p: f32,
     /// [`SamplingParams::min_p`].
     pub min_p: f32,
+    /// [`SamplingParams::top_n_sigma`].
+    pub top_n_sigma: f32,
+    /// [`SamplingParams::xtc_probability`].
+    pub xtc_probability: f32,
+    /// [`SamplingParams::xtc_threshold`].
+    pub xtc_threshold: f32,
+    /// [`SamplingParams::dynatemp_range`].
+    pub dynatemp_range: f32,
+    /// [`SamplingParams::dynatemp_exponent`].
+    pub dynatemp_exponent: f32,
+    /// `multiplier` of [`SamplingParams::dry`].
+    pub dry_multiplier: f32,
+    /// `base` of it.
+    pub dry_base: f32,
+    /// `allowed_length` of it.
+    pub dry_allowed_length: usize,
+    /// `window` of it; `None` is all tokens.
+    pub dry_penalty_last_n: Option<usize>,
+    /// Texts that no repetition goes past.
+    pub dry_breakers: DryBreakers,
     /// [`SamplingParams::repetition_penalty`].
     pub repeat_penalty: f32,
     /// [`SamplingParams::frequency_penalty`].
@@ -66,6 +89,16 @@ impl Settings {
             typical: sampling.typical_p,
             top_p: sampling.top_p,
             min_p: sampling.min_p,
+            top_n_sigma: sampling.top_n_sigma,
+            xtc_probability: sampling.xtc_probability,
+            xtc_threshold: sampling.xtc_threshold,
+            dynatemp_range: sampling.dynatemp_range,
+            dynatemp_exponent: sampling.dynatemp_exponent,
+            dry_multiplier: sampling.dry.multiplier,
+            dry_base: sampling.dry.base,
+            dry_allowed_length: sampling.dry.allowed_length,
+            dry_penalty_last_n: (sampling.dry.window < usize::MAX).then_some(sampling.dry.window),
+            dry_breakers: DryBreakers::default(),
             repeat_penalty: sampling.repetition_penalty,
             frequency_penalty: sampling.frequency_penalty,
             presence_penalty: sampling.presence_penalty,
@@ -78,7 +111,7 @@ impl Settings {
         }
     }
 
-    /// As the engine takes it.
+    /// As the engine takes it; the tokens that [`Settings::dry_breakers`] stands for are for who has a vocabulary to add.
     pub fn sampling(&self) -> SamplingParams {
         let bias = |&(id, bias): &(u32, Option<f32>)| (id, bias.unwrap_or(f32::NEG_INFINITY));
         SamplingParams {
@@ -87,6 +120,18 @@ impl Settings {
             typical_p: self.typical,
             top_p: self.top_p,
             min_p: self.min_p,
+            top_n_sigma: self.top_n_sigma,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            dynatemp_range: self.dynatemp_range,
+            dynatemp_exponent: self.dynatemp_exponent,
+            dry: Dry {
+                multiplier: self.dry_multiplier,
+                base: self.dry_base,
+                allowed_length: self.dry_allowed_length,
+                window: self.dry_penalty_last_n.unwrap_or(usize::MAX),
+                breakers: Vec::new(),
+            },
             logit_bias: self.logit_bias.iter().map(bias).collect(),
             repetition_penalty: self.repeat_penalty,
             frequency_penalty: self.frequency_penalty,
@@ -152,6 +197,9 @@ mod tests {
         let settings = Settings {
             temp: 0.7,
             typical: 0.9,
+            xtc_probability: 0.5,
+            dry_multiplier: 0.8,
+            dry_penalty_last_n: Some(77),
             logit_bias: vec![(3, Some(-1.5)), (4, None)],
             seed: Some(u64::MAX),
             max_tokens: Some(9),
@@ -181,6 +229,12 @@ mod tests {
             let e = s.with(name, value).unwrap_err();
             assert!(e.contains(name), "{e}");
         }
+        assert_eq!(s.with("dry-breakers", "[\".\"]").unwrap().dry_breakers.0, ["."]);
+        // A file of an earlier version has fewer.
+        assert_eq!(
+            serde_json::from_str::<Settings>("{\"temp\":0.5}").unwrap(),
+            s.with("temp", "0.5").unwrap()
+        );
         assert!(s.with("heat", "1").unwrap_err().contains("top-k"));
     }
 }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use minfer::DeviceChoice;
 #[cfg(feature = "cuda")]
 use minfer::GpuNumerics;
 use minfer::cpu::{CpuOptions, Isa, Numerics, Repack};
 use minfer::engine::SamplingParams;
+use minfer::engine::sampling::Dry;
 use minfer::gguf::Gguf;
 use minfer::model::{KvType, KvTypes, LoadOptions};
 use minfer::source::{Cache, Source};
 use minfer::tokenizer::Tokenizer;
+use minfer::{DeviceChoice, DryBreakers};
 
 use super::terminal;
 
@@ -314,6 +315,38 @@ pub(super) struct SamplingArgs {
     /// Keep tokens with at least this share of the largest probability
     #[arg(long, value_name = "P", default_value_t = SamplingParams::default().min_p, allow_negative_numbers = true)]
     pub min_p: f32,
+    /// Keep tokens whose logit is at most N standard deviations below the largest; 0 keeps all
+    #[arg(long, value_name = "N", default_value_t = SamplingParams::default().top_n_sigma, allow_negative_numbers = true)]
+    pub top_n_sigma: f32,
+    /// How probably the most probable tokens are excluded: all of at least --xtc-threshold but the least probable of them
+    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().xtc_probability, allow_negative_numbers = true)]
+    pub xtc_probability: f32,
+    /// See --xtc-probability; above 0.5 nothing is excluded
+    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().xtc_threshold, allow_negative_numbers = true)]
+    pub xtc_threshold: f32,
+    /// Let the temperature be so much lower where the model is sure, and so much higher where it is not; 0 does nothing
+    #[arg(long, value_name = "T", default_value_t = SamplingParams::default().dynatemp_range, allow_negative_numbers = true)]
+    pub dynatemp_range: f32,
+    /// How --dynatemp-range follows the entropy: its share of the largest one, to this power
+    #[arg(long = "dynatemp-exponent", alias = "dynatemp-exp", value_name = "E", default_value_t = SamplingParams::default().dynatemp_exponent,
+        allow_negative_numbers = true)]
+    pub dynatemp_exponent: f32,
+    /// Lower tokens that would go on with a repetition (DRY): by this, times --dry-base for each token beyond
+    /// --dry-allowed-length that is repeated already; 0 does nothing
+    #[arg(long, value_name = "M", default_value_t = Dry::default().multiplier, allow_negative_numbers = true)]
+    pub dry_multiplier: f32,
+    /// See --dry-multiplier; at least 1
+    #[arg(long, value_name = "B", default_value_t = Dry::default().base, allow_negative_numbers = true)]
+    pub dry_base: f32,
+    /// See --dry-multiplier; shorter repetitions cost nothing
+    #[arg(long, value_name = "N", default_value_t = Dry::default().allowed_length, value_parser = parse_positive)]
+    pub dry_allowed_length: usize,
+    /// How many of the last tokens are searched for repetitions; all if left out
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub dry_penalty_last_n: Option<usize>,
+    /// No repetition goes past this text; may be given several times, `none` is no text; a new line, `:`, `"` and `*` if left out
+    #[arg(long = "dry-sequence-breaker", value_name = "TEXT")]
+    pub dry_breakers: Vec<String>,
     /// Add to a token's logit, like `42+5`, `42-1.5` or `42-inf`, which forbids it; may be given several times
     #[arg(short = 'l', long, value_name = "ID±BIAS", value_parser = parse_bias)]
     pub logit_bias: Vec<(u32, f32)>,
@@ -343,6 +376,18 @@ impl SamplingArgs {
             typical_p: self.typical_p,
             top_p: self.top_p,
             min_p: self.min_p,
+            top_n_sigma: self.top_n_sigma,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            dynatemp_range: self.dynatemp_range,
+            dynatemp_exponent: self.dynatemp_exponent,
+            dry: Dry {
+                multiplier: self.dry_multiplier,
+                base: self.dry_base,
+                allowed_length: self.dry_allowed_length,
+                window: self.dry_penalty_last_n.unwrap_or(usize::MAX),
+                breakers: Vec::new(),
+            },
             logit_bias: self.logit_bias.clone(),
             repetition_penalty: self.repeat_penalty,
             frequency_penalty: self.frequency_penalty,
@@ -352,6 +397,15 @@ impl SamplingArgs {
         };
         params.validate(usize::MAX).map_err(usage)?;
         Ok(params)
+    }
+
+    /// Texts that no repetition goes past.
+    pub(super) fn dry_breakers(&self) -> DryBreakers {
+        match &self.dry_breakers[..] {
+            [] => DryBreakers::default(),
+            [none] if none == "none" => DryBreakers(Vec::new()),
+            texts => DryBreakers(texts.to_vec()),
+        }
     }
 }
 

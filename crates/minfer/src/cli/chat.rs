@@ -41,7 +41,8 @@ pub(super) struct Args {
     system: Option<String>,
     /// Go on with a conversation that /save saved, with its settings
     #[arg(long, value_name = "FILE", conflicts_with_all = ["system", "n_predict", "stop", "on_full", "temp", "top_k",
-        "typical_p", "top_p", "min_p", "logit_bias", "repeat_penalty", "frequency_penalty", "presence_penalty",
+        "typical_p", "top_p", "min_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent",
+        "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_breakers", "logit_bias", "repeat_penalty", "frequency_penalty", "presence_penalty",
         "repeat_last_n", "seed"])]
     resume: Option<PathBuf>,
     /// Tokens of an answer at most; until the model stops or the context is full if left out
@@ -141,6 +142,7 @@ impl Args {
                 OnFullArg::Stop => OnFull::Stop,
                 OnFullArg::Drop => OnFull::Drop,
             },
+            dry_breakers: self.sampling.dry_breakers(),
             ..Settings::of(&self.sampling.params()?)
         })
     }

@@ -75,6 +75,7 @@ impl Args {
         let options = Generate {
             max_tokens: self.n_predict,
             sampling,
+            dry_breakers: self.sampling.dry_breakers(),
             stop: self.stop.clone(),
             logprobs: self.logprobs,
         };

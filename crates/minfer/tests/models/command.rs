@@ -72,6 +72,20 @@ fn a_prompt_that_begins_like_an_earlier_one_is_taken_over() {
     }
 }
 
+/// A repetition goes on without DRY, and with it only past a breaker.
+#[test]
+fn dry_ends_a_repetition() {
+    let _cores = cores();
+    let prompt = "The cat sat on the mat. The dog sat on the mat. The bird sat on the";
+    let of = |more: &[&str]| {
+        stdout(&[&["run", "--raw", "--temp", "0", "-n", "1", prompt], more].concat()).trim().to_owned()
+    };
+    assert_eq!(of(&[]), "mat");
+    assert_ne!(of(&["--dry-multiplier", "30"]), "mat");
+    assert_eq!(of(&["--dry-multiplier", "30", "--dry-sequence-breaker", "the"]), "mat");
+    assert_eq!(of(&["--dry-multiplier", "30", "--dry-allowed-length", "20"]), "mat");
+}
+
 #[test]
 fn an_answer_ends_by_itself() {
     let _cores = cores();
