@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::executor::TokenId;
 use crate::sampling::Logprobs;
 
-/// News of a request, in this order: one `Started`, `Prefill`s, one `Token` per generated token, one `Finished`.
+/// News of a request, in this order: one `Started`, `Prefill`s, one `Token` per generated token, one `Finished`. Where the
+/// cache was needed by others in between, nothing of it is heard.
 /// A request that ends while it waits has only the `Finished`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -56,6 +57,8 @@ pub enum FinishReason {
     Length,
     /// By its client, or by the engine's end.
     Cancelled,
+    /// At its [`Request::deadline`](crate::Request::deadline).
+    Deadline,
     /// Its client left this many events unread.
     SlowReader(usize),
     /// The step failed.

@@ -148,6 +148,11 @@ impl Sequence {
         self.len
     }
 
+    /// Positions it may grow to.
+    pub fn promised(&self) -> usize {
+        self.promised
+    }
+
     /// One per cache group.
     pub fn tables(&self) -> &[BlockTable] {
         &self.tables
@@ -207,6 +212,22 @@ impl Kv {
         self.promise(positions, |promised, need| promised + need);
         let tables = vec![BlockTable::default(); self.pools.len()];
         Ok(Sequence { promised: positions, tables, ..Sequence::default() })
+    }
+
+    /// Lets a sequence grow to `positions` tokens, if the blocks for them can be promised; it never promises less than before.
+    pub fn extend(&mut self, sequence: &mut Sequence, positions: usize) -> Result<(), KvError> {
+        let positions = positions.max(sequence.promised);
+        let more = |pool: &BlockPool| self.need(pool, positions) - self.need(pool, sequence.promised);
+        for (group, pool) in self.pools.iter().enumerate() {
+            let (needed, free) = (more(pool), pool.spec.blocks - pool.promised);
+            if needed > free {
+                return Err(KvError::Exhausted { group, needed, free });
+            }
+        }
+        self.promise(sequence.promised, |promised, need| promised - need);
+        self.promise(positions, |promised, need| promised + need);
+        sequence.promised = positions;
+        Ok(())
     }
 
     /// Begins a sequence of up to `positions` tokens of which `prompt` are the first. [`Sequence::len`] says how many of

@@ -1,5 +1,7 @@
 //! What a client asks for.
 
+use std::time::Duration;
+
 use crate::executor::{Limits, TokenId};
 use crate::sampling::SamplingParams;
 
@@ -15,8 +17,7 @@ pub const MAX_TOP_LOGPROBS: u8 = 20;
 pub struct Request {
     /// At least one token.
     pub prompt: Vec<TokenId>,
-    /// Tokens to generate at most, at least 1; `None` goes on until the model stops or the context is full. Cache is
-    /// set aside for all of them, so a bound lets more requests run at once.
+    /// Tokens to generate at most, at least 1; `None` goes on until the model stops or the context is full.
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
@@ -24,6 +25,10 @@ pub struct Request {
     pub stop: Stop,
     /// Report the log-probability of every token, and of this many of the most probable ones.
     pub logprobs: Option<u8>,
+    /// Requests with more come first, and are the last to be set back when the cache is full.
+    pub priority: i32,
+    /// When it ends at the latest, counted from its submission: with what it has by then, if it waits still with nothing.
+    pub deadline: Option<Duration>,
 }
 
 /// What ends a text.

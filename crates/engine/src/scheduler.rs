@@ -5,10 +5,16 @@
 //! of arrival, in chunks that fill up the step's token budget. With two steps in flight, the second takes a generated
 //! token straight from the first ([`Tokens::FromStep`](crate::executor::Tokens::FromStep)); if the first then turns out to have ended the text, the
 //! second's row was computed in vain and is passed over. What a request gets is the same with one.
+//!
+//! A request is admitted when there is cache for the tokens that it has and a block more, and gets more as it grows. When there
+//! is none left, the one with the lowest priority, of equals the newest, is set back: its cache is given up and it waits, before
+//! all others of its priority, until it can go on from the tokens that it has, of which the prefix cache still has what nobody
+//! needed. The first of the highest priority is never set back for others, so there is always one that gets on.
 
 mod running;
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use crate::engine::EngineConfig;
 use crate::event::{Event, FinishReason};
@@ -21,6 +27,7 @@ use crate::request::TokenTable;
 use crate::sampling::{Logprobs, Scratch};
 use crate::scheduler::running::Running;
 
+use running::Waiting;
 pub(crate) use running::{Job, Place};
 
 /// All requests of an executor.
@@ -31,8 +38,8 @@ pub(crate) struct Scheduler<E> {
     max_running: usize,
     step_tokens: usize,
     max_in_flight: usize,
-    /// In order of arrival.
-    waiting: VecDeque<Job>,
+    /// By priority, then in the order in which they go on.
+    waiting: VecDeque<Waiting>,
     /// In order of admission, hence of id.
     running: Vec<Running>,
     in_flight: VecDeque<Flight>,
@@ -98,7 +105,9 @@ impl<E: Executor> Scheduler<E> {
     }
 
     pub(crate) fn enqueue(&mut self, job: Job) {
-        self.waiting.push_back(job);
+        let priority = job.request.priority;
+        let at = self.waiting.partition_point(|waiting| waiting.job().request.priority >= priority);
+        self.waiting.insert(at, Waiting::New(Box::new(job)));
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -127,32 +136,74 @@ impl<E: Executor> Scheduler<E> {
         Ok(())
     }
 
-    /// Ends what has been cancelled; its blocks are free for the next step.
+    /// Ends what has been cancelled and whose time is over; its blocks are free for the next step.
     fn reap(&mut self) {
-        while let Some(at) = self.running.iter().position(|running| running.job.canceller.is_cancelled()) {
-            self.finish(at, FinishReason::Cancelled);
+        let now = Instant::now();
+        for at in (0..self.running.len()).rev() {
+            if let Some(reason) = self.running[at].job.is_over(now) {
+                self.finish(at, reason);
+            }
         }
-        while let Some(at) = self.waiting.iter().position(|job| job.canceller.is_cancelled()) {
-            self.waiting.remove(at).into_iter().for_each(|job| job.finish(FinishReason::Cancelled));
+        for at in (0..self.waiting.len()).rev() {
+            if let Some(reason) = self.waiting[at].job().is_over(now) {
+                self.waiting.remove(at).into_iter().for_each(|waiting| waiting.finish(reason.clone()));
+            }
         }
     }
 
-    /// Starts waiting requests in order, as long as all the blocks that they may come to need can be promised.
+    /// Starts waiting requests in order, as long as blocks can be promised for the tokens that they have and one more.
     fn admit(&mut self) {
+        let capacity = self.capacity();
         while self.running.len() < self.max_running
-            && let Some(job) = self.waiting.front()
+            && let Some(waiting) = self.waiting.front()
         {
             // The last token is never written, so it may lie one past the end of the cache.
-            let max_len = job.max_len().min(self.capacity() + 1);
-            let Ok(cache) = self.kv.admit_prompt(&job.request.prompt, max_len - 1) else { return };
-            let Some(job) = self.waiting.pop_front() else { return };
-            self.running.push(Running::new(SeqId(self.next_seq), job, cache, max_len));
+            let max_len = waiting.job().max_len().min(capacity + 1);
+            let positions = (waiting.tokens().len() + self.limits().block_tokens).min(max_len - 1);
+            let Ok(cache) = self.kv.admit_prompt(waiting.tokens(), positions) else { return };
+            let id = SeqId(self.next_seq);
             self.next_seq += 1;
+            match self.waiting.pop_front() {
+                Some(Waiting::New(job)) => self.running.push(Running::new(id, *job, cache, max_len)),
+                Some(Waiting::SetBack(running)) => self.running.push(running.resume(id, cache)),
+                None => self.kv.release(cache),
+            }
         }
+    }
+
+    /// Sees to it that everybody who generates has cache for the next token: a block at a time, and if there is none by setting
+    /// others back, or themselves.
+    fn make_room(&mut self) {
+        let mut order: Vec<_> = self.running.iter().map(Running::order).collect();
+        order.sort_unstable();
+        for (_, id) in order {
+            // It may have been set back meanwhile.
+            while let Some(at) = self.find(id)
+                && let Some(positions) = self.running[at].wants_room()
+            {
+                let block = self.limits().block_tokens;
+                let running = &mut self.running[at];
+                let more = (positions + block - 1).min(running.most_positions());
+                if self.kv.extend(&mut running.cache, more).is_err() {
+                    self.set_back_last();
+                }
+            }
+        }
+    }
+
+    /// Sets back who is last in order.
+    fn set_back_last(&mut self) {
+        let last = (0..self.running.len()).max_by_key(|&at| self.running[at].order());
+        let Some(at) = last else { return };
+        let set_back = self.running.remove(at).set_back(&mut self.kv);
+        let priority = set_back.job().request.priority;
+        let first = self.waiting.partition_point(|waiting| waiting.job().request.priority > priority);
+        self.waiting.insert(first, set_back);
     }
 
     /// **Plan**: fills in the next step; false if there is nothing to compute.
     fn plan(&mut self) -> Result<bool, String> {
+        self.make_room();
         let (mut rows, mut budget) = (0, self.step_tokens);
         for prompts in [false, true] {
             for running in self.running.iter_mut().filter(|running| running.reads_prompt() == prompts) {
@@ -266,7 +317,7 @@ impl<E: Executor> Scheduler<E> {
         while !self.running.is_empty() {
             self.finish(0, reason.clone());
         }
-        self.waiting.drain(..).for_each(|job| job.finish(reason.clone()));
+        self.waiting.drain(..).for_each(|waiting| waiting.finish(reason.clone()));
     }
 }
 

@@ -146,6 +146,10 @@ pub struct Generate {
     pub stop: Vec<String>,
     /// Report the log-probability of every token, and of this many of the most probable ones.
     pub logprobs: Option<u8>,
+    /// As [`Request::priority`].
+    pub priority: i32,
+    /// As [`Request::deadline`].
+    pub deadline: Option<Duration>,
 }
 
 /// Texts that end a repetition.
@@ -220,11 +224,8 @@ impl Llm {
         let template = ChatTemplate::from_gguf(gguf.metadata())?;
         let Loaded { model, repacked } = load_model(gguf, options, progress)?;
         tracing::info!(device = model.describe(), repacked, "model loaded");
-        let config = EngineConfig {
-            max_running: options.load.sequences,
-            step_tokens: model.limits().max_tokens,
-            ..EngineConfig::default()
-        };
+        // How many run together is for the cache to say: it holds `sequences` of full length, or more that are shorter.
+        let config = EngineConfig { step_tokens: model.limits().max_tokens, ..EngineConfig::default() };
         let engine = Engine::new(model, token_table(&tokenizer), config)?;
         Ok(Llm { engine, tokenizer, template, facts: Facts::of(gguf), load_time: start.elapsed() })
     }
@@ -259,8 +260,15 @@ impl Llm {
         };
         let mut sampling = options.sampling.clone();
         options.dry_breakers.add_to(&mut sampling, &self.tokenizer);
-        let request =
-            Request { prompt, max_tokens: options.max_tokens, sampling, stop, logprobs: options.logprobs };
+        let request = Request {
+            prompt,
+            max_tokens: options.max_tokens,
+            sampling,
+            stop,
+            logprobs: options.logprobs,
+            priority: options.priority,
+            deadline: options.deadline,
+        };
         let handle = self.engine.submit(request)?;
         Ok(Generation { handle, characters: Characters::default(), seed: 0, summary: None })
     }

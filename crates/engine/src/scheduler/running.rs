@@ -1,5 +1,6 @@
 //! One request and how far it has come.
 
+use std::cmp::Reverse;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +12,40 @@ use crate::kv::{Kv, Sequence};
 use crate::request::Request;
 use crate::sampling::{Logprobs, SampleError, Scratch, logprobs, sample_adjusted};
 use crate::stop::StopMatcher;
+
+/// A request that waits for cache.
+pub(super) enum Waiting {
+    /// It has had none.
+    New(Box<Job>),
+    /// It had to give its cache to others; what it has is the same when it goes on.
+    SetBack(Box<Running>),
+}
+
+impl Waiting {
+    pub(super) fn job(&self) -> &Job {
+        match self {
+            Waiting::New(job) => job,
+            Waiting::SetBack(running) => &running.job,
+        }
+    }
+
+    /// The tokens so far.
+    pub(super) fn tokens(&self) -> &[TokenId] {
+        match self {
+            Waiting::New(job) => &job.request.prompt,
+            Waiting::SetBack(running) => &running.tokens,
+        }
+    }
+
+    /// Ends it.
+    pub(super) fn finish(self, reason: FinishReason) {
+        match self {
+            Waiting::New(job) => job.finish(reason),
+            // It has no cache.
+            Waiting::SetBack(running) => _ = running.finish(reason),
+        }
+    }
+}
 
 /// A valid request on its way to the executor.
 #[derive(Debug)]
@@ -48,8 +83,18 @@ impl Job {
         self.request.prompt.len().saturating_add(max)
     }
 
+    /// Why it ends now, if it does: it was cancelled, or its time is over.
+    pub(super) fn is_over(&self, now: Instant) -> Option<FinishReason> {
+        let late = |deadline| now.duration_since(self.submitted) >= deadline;
+        if self.canceller.is_cancelled() {
+            Some(FinishReason::Cancelled)
+        } else {
+            self.request.deadline.is_some_and(late).then_some(FinishReason::Deadline)
+        }
+    }
+
     /// Ends a request that still waits.
-    pub(super) fn finish(mut self, reason: FinishReason) {
+    fn finish(mut self, reason: FinishReason) {
         // Who hears of the end may count on the place.
         self.place = None;
         let usage = Usage { prompt_tokens: self.request.prompt.len(), ..Usage::default() };
@@ -68,8 +113,10 @@ pub(super) struct Running {
     pub(super) submitted: usize,
     /// The row in flight that samples the token after `submitted`, for a row that takes it from there.
     pub(super) source: Option<(StepId, usize)>,
-    /// Positions that were in the cache when it was admitted.
+    /// Positions that were in the cache when it was first admitted.
     cached_tokens: usize,
+    /// Tokens of the prompt that its reader knows to be read.
+    read: usize,
     /// The prompt and what has been generated.
     tokens: Vec<TokenId>,
     /// Tokens at which it ends.
@@ -92,6 +139,7 @@ impl Running {
             id,
             submitted: cached_tokens,
             cached_tokens,
+            read: cached_tokens,
             cache,
             source: None,
             tokens,
@@ -104,9 +152,39 @@ impl Running {
         }
     }
 
-    /// Whether part of the prompt is still to be submitted.
+    /// Gives its cache up. What steps in flight yield for it is lost, and computed again.
+    pub(super) fn set_back(mut self, kv: &mut Kv) -> Waiting {
+        self.remember(kv);
+        kv.release(std::mem::take(&mut self.cache));
+        self.source = None;
+        Waiting::SetBack(Box::new(self))
+    }
+
+    /// Goes on, as another sequence.
+    pub(super) fn resume(self, id: SeqId, cache: Sequence) -> Running {
+        Running { id, submitted: cache.len(), cache, ..self }
+    }
+
+    /// Whether more is known than the one token after what was submitted: a prompt, or what has to be computed again.
     pub(super) fn reads_prompt(&self) -> bool {
-        self.submitted < self.job.request.prompt.len()
+        self.submitted < self.job.request.prompt.len() || self.submitted + 1 < self.tokens.len()
+    }
+
+    /// The positions that its cache must grow to for its next row, if that is a generated token.
+    pub(super) fn wants_room(&self) -> Option<usize> {
+        let end = self.submitted + 1;
+        let lacks = end > self.cache.promised() && self.next_tokens(1).is_some();
+        lacks.then_some(end)
+    }
+
+    /// The most positions that its cache needs: the last token is never written.
+    pub(super) fn most_positions(&self) -> usize {
+        self.max_len - 1
+    }
+
+    /// First those with the higher priority, of equals those that came first.
+    pub(super) fn order(&self) -> (Reverse<i32>, SeqId) {
+        (Reverse(self.job.request.priority), self.id)
     }
 
     /// Has the cache remember what steps have been given to compute, as far as its tokens are known. Whoever reads it does
@@ -152,8 +230,9 @@ impl Running {
     }
 
     /// The positions up to `end` have been computed.
-    pub(super) fn read(&self, end: usize) {
-        if end <= self.job.request.prompt.len() {
+    pub(super) fn read(&mut self, end: usize) {
+        if end > self.read && end <= self.job.request.prompt.len() {
+            self.read = end;
             // Only progress: a reader that is behind can do without.
             let _ = self.job.sink.send(Event::Prefill { done: end });
         }

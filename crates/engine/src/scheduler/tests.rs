@@ -1,7 +1,7 @@
 //! The loop, turned by hand over the fake executor, against an oracle that knows nothing of steps.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
@@ -185,6 +185,7 @@ fn request() -> impl Strategy<Value = Request> {
             sampling,
             stop,
             logprobs,
+            ..Request::default()
         })
 }
 
@@ -405,13 +406,13 @@ fn those_who_compute_the_same_at_once_end_up_with_one_copy() {
 fn cancelling_frees_the_blocks_for_the_very_next_step() {
     for turns in 1..20 {
         let mut bench = bench();
-        // Either takes all of the cache's 60 blocks but a few.
+        // Either prompt takes more than half of the cache.
         let mut limits = FakeExecutor::small_limits();
         limits.groups[0].blocks = 24;
         bench.scheduler =
             Scheduler::new(FakeExecutor::new(limits), table(), &EngineConfig::default()).unwrap();
-        let first = bench.submit(greedy(vec![1; 30], 60), 1000);
-        bench.submit(greedy(vec![2; 40], 50), 1000);
+        let first = bench.submit(greedy(vec![1; 60], 30), 1000);
+        bench.submit(greedy(vec![2; 50], 40), 1000);
         (0..turns).for_each(|_| bench.step());
         assert_eq!((bench.scheduler.running.len(), bench.scheduler.waiting.len()), (1, 1));
         first.cancel();
@@ -420,8 +421,77 @@ fn cancelling_frees_the_blocks_for_the_very_next_step() {
         bench.run();
         let outcomes = bench.outcomes();
         assert_eq!(outcomes[0].reason, FinishReason::Cancelled);
-        assert_eq!(outcomes[1], oracle(&greedy(vec![2; 40], 50), 0, 96));
+        assert_eq!(outcomes[1], oracle(&greedy(vec![2; 50], 40), 0, 96));
     }
+}
+
+/// Four requests that fit at their beginning and not at their end.
+fn crowded(priorities: [i32; 4]) -> (Vec<Request>, Bench) {
+    let groups = vec![CacheGroup { blocks: 24, window: None }];
+    let limits = Limits { block_tokens: 4, groups, ..FakeExecutor::small_limits() };
+    let mut bench = Bench::new(FakeExecutor::new(limits), EngineConfig::default());
+    let request =
+        |(i, priority): (usize, i32)| Request { priority, ..greedy(vec![i as TokenId + 1; 8 + i], 60) };
+    let requests: Vec<Request> = priorities.into_iter().enumerate().map(request).collect();
+    requests.iter().for_each(|request| _ = bench.submit(request.clone(), 1000));
+    (requests, bench)
+}
+
+#[test]
+fn who_is_set_back_for_others_does_not_notice() {
+    let (requests, mut bench) = crowded([0; 4]);
+    let (mut set_back, mut together) = (0, 0);
+    while !bench.scheduler.is_idle() {
+        bench.step();
+        let waiting = &bench.scheduler.waiting;
+        set_back = set_back.max(waiting.iter().filter(|w| matches!(w, Waiting::SetBack(_))).count());
+        together = together.max(bench.scheduler.running.len());
+        // In order of arrival: the first is never set back.
+        assert!(waiting.iter().all(|w| matches!(w, Waiting::New(_)) || w.tokens()[0] != 1));
+    }
+    assert_eq!((set_back, together), (3, 4));
+    for (request, outcome) in requests.iter().zip(bench.outcomes()) {
+        assert_eq!(outcome, oracle(request, 0, 96));
+    }
+}
+
+#[test]
+fn the_highest_priority_comes_first_and_is_never_set_back() {
+    let (requests, mut bench) = crowded([0, 1, 0, 7]);
+    let mut ended = Vec::new();
+    while !bench.scheduler.is_idle() {
+        bench.step();
+        let of = |r: &Running| r.job.request.prompt[0];
+        let running: Vec<TokenId> = bench.scheduler.running.iter().map(of).collect();
+        let waiting = bench.scheduler.waiting.iter().map(|w| w.tokens()[0]).collect::<Vec<_>>();
+        let left = |id: &TokenId| !running.contains(id) && !waiting.contains(id) && !ended.contains(id);
+        let gone: Vec<TokenId> = [1, 2, 3, 4].into_iter().filter(left).collect();
+        ended.extend(gone);
+        assert!(ended.contains(&4) || running.contains(&4));
+    }
+    assert_eq!(ended[..2], [4, 2]);
+    for (request, outcome) in requests.iter().zip(bench.outcomes()) {
+        assert_eq!(outcome, oracle(request, 0, 96));
+    }
+}
+
+#[test]
+fn a_deadline_ends_what_runs_and_what_waits() {
+    let mut bench = bench();
+    let late = Request { deadline: Some(Duration::ZERO), ..greedy(vec![1; 5], 40) };
+    bench.submit(late.clone(), 1000);
+    bench.submit(greedy(vec![2; 5], 9), 1000);
+    bench.run();
+    // One that runs: its time is over after some steps.
+    bench.submit(Request { deadline: Some(Duration::from_secs(3600)), ..late }, 1000);
+    (0..5).for_each(|_| bench.step());
+    bench.scheduler.running[0].job.request.deadline = Some(Duration::ZERO);
+    bench.run();
+    let outcomes = bench.outcomes();
+    assert_eq!((&outcomes[0].reason, outcomes[0].ids.len()), (&FinishReason::Deadline, 0));
+    assert_eq!(outcomes[1], oracle(&greedy(vec![2; 5], 9), 0, 96));
+    assert_eq!(outcomes[2].reason, FinishReason::Deadline);
+    assert!(!outcomes[2].ids.is_empty());
 }
 
 /// As on a device that computes a step while it is handed over.

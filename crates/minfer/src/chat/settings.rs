@@ -157,7 +157,7 @@ impl Settings {
             max_tokens: self.max_tokens,
             sampling: self.sampling(),
             stop: Stop { tokens: Vec::new(), strings: self.stop_bytes() },
-            logprobs: None,
+            ..Request::default()
         };
         request.validate(limits, context)
     }

@@ -78,6 +78,7 @@ impl Args {
             dry_breakers: self.sampling.dry_breakers(),
             stop: self.stop.clone(),
             logprobs: self.logprobs,
+            ..Generate::default()
         };
         let mut generation = llm.generate(tokens, &options).context("cannot generate")?;
         let canceller = generation.canceller();

@@ -72,6 +72,30 @@ fn a_prompt_that_begins_like_an_earlier_one_is_taken_over() {
     }
 }
 
+/// Requests of several threads share the cache of one sequence of full length; what does not fit is set back, and each
+/// gets what it gets alone.
+#[test]
+fn requests_of_several_threads_get_what_they_get_alone() {
+    let _cores = cores();
+    let mut options = Options::default();
+    options.load.context = Some(512);
+    let llm = Llm::from_gguf(&open(SMOLLM2), &options, &mut |_, _| {}).expect("the model is loaded");
+    let greedy = Generate { max_tokens: Some(96), sampling: SamplingParams::greedy(), ..Generate::default() };
+    let topics = ["rain", "bread", "the moon", "bees", "iron", "glass", "chess", "tea"];
+    let answer = |topic: &str| -> String {
+        let prompt =
+            format!("Tell me a long story about {topic}. It should have {topic} in every sentence of it.");
+        let generation = llm.chat(&[Message::user(prompt)], &greedy).expect("the request is taken");
+        generation.map(|piece| piece.expect("the generation succeeds")).collect()
+    };
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = topics.map(|topic| scope.spawn(move || answer(topic))).into_iter().collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread")).collect()
+    });
+    let alone: Vec<String> = topics.iter().map(|topic| answer(topic)).collect();
+    assert_eq!(together, alone);
+}
+
 /// A repetition goes on without DRY, and with it only past a breaker.
 #[test]
 fn dry_ends_a_repetition() {
