@@ -595,3 +595,70 @@ fn a_device_error_is_final() {
     bench.check();
     assert_eq!(bench.outcomes()[0].ids.len(), 2);
 }
+
+/// 10,000 requests of random lengths and priorities over a tiny cache, of which some are cancelled, are late or begin like
+/// others: the accounts are right after every turn, everybody ends, and who is not cut short gets what it gets alone.
+#[test]
+fn ten_thousand_requests_leave_nothing_behind() {
+    const REQUESTS: usize = 10_000;
+    let mut state = 7u64;
+    let mut below = move |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    let groups = [CacheGroup { blocks: 30, window: None }, CacheGroup { blocks: 16, window: Some(6) }];
+    let limits = Limits { block_tokens: 4, groups: groups.to_vec(), ..FakeExecutor::small_limits() };
+    let mut bench = Bench::new(FakeExecutor::new(limits), EngineConfig::default());
+    let (mut requests, mut patience, mut set_back, mut turn) = (Vec::new(), Vec::new(), 0, 0);
+    while requests.len() < REQUESTS || !bench.scheduler.is_idle() {
+        for _ in 0..below(3).min(REQUESTS - requests.len()) {
+            let shared = below(5) * 8;
+            let prompt: Vec<TokenId> = (0..shared)
+                .map(|i| i * 7 % 32)
+                .chain((0..1 + below(20)).map(|_| below(32)))
+                .map(|t| t as TokenId)
+                .collect();
+            let request = Request {
+                priority: below(3) as i32,
+                deadline: (below(20) == 0).then_some(Duration::ZERO),
+                ..greedy(prompt, 1 + below(30))
+            };
+            let canceller = bench.submit(request.clone(), 1000);
+            if below(10) == 0 {
+                patience.push((turn + below(40), canceller));
+            }
+            requests.push(request);
+        }
+        patience.retain(|(at, canceller)| {
+            let due = *at <= turn;
+            if due {
+                canceller.cancel();
+            }
+            !due
+        });
+        bench.step();
+        set_back += bench.scheduler.waiting.iter().filter(|w| matches!(w, Waiting::SetBack(_))).count();
+        turn += 1;
+        assert!(turn < 40 * REQUESTS, "somebody never ends");
+    }
+    bench.scheduler.kv.check_integrity([]).unwrap();
+    assert!(set_back > 100, "the cache was never full");
+    let (mut whole, mut cached) = (0, 0);
+    for (request, events) in requests.iter().zip(bench.events()) {
+        if let Some(Event::Finished { usage, .. }) = events.last() {
+            cached += usage.cached_tokens;
+        }
+        let outcome = outcome(events);
+        let expected = oracle(request, 0, 96);
+        match outcome.reason {
+            FinishReason::Cancelled | FinishReason::Deadline => {
+                assert!(expected.ids.starts_with(&outcome.ids))
+            }
+            _ => {
+                assert_eq!(outcome, expected);
+                whole += 1;
+            }
+        }
+    }
+    assert!(whole > REQUESTS * 8 / 10 && cached > REQUESTS, "{whole} {cached}");
+}
