@@ -27,14 +27,24 @@ struct NormRowsArgs {
 namespace {
 // What becomes of rows.
 enum class Form { Fragments, Tiles, Bytes };
+// What they go through before: anything, or, known to the compiler, which then needs half the registers, a norm without a
+// bias, or nothing.
+enum class Through { Any, Rms, Nothing };
 
-template <Form FORM>
+template <Form FORM, Through THROUGH = Through::Any>
 __device__ __forceinline__ void prepare(const PrepareArgs& a) {
     __shared__ float shared[2 * PREPARE_WARPS];
     grid_wait();
     const int row = blockIdx.x, n = a.row.n, padded = (n + QT_K - 1) / QT_K * QT_K, thread = 4 * threadIdx.x;
     const size_t from = static_cast<size_t>(a.gather ? a.gather[row] : row) * a.x_stride;
     RowArgs own = a.row;
+    if (THROUGH != Through::Any) {
+        own.norm.kind = static_cast<int>(THROUGH == Through::Rms ? Norm::Rms : Norm::None);
+        own.norm.bias = nullptr;
+        own.act = static_cast<int>(Act::None);
+        own.other = nullptr;
+        own.plain = nullptr;
+    }
     own.x += from;
     if (own.other) own.other += from;
     if (own.plain) own.plain += static_cast<size_t>(row) * n;
@@ -57,10 +67,12 @@ __device__ __forceinline__ void prepare(const PrepareArgs& a) {
 }
 }  // namespace
 
-#define KERNEL(name, FORM) \
-    extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) name(const PrepareArgs a) { prepare<FORM>(a); }
+#define KERNEL(name, ...) \
+    extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) name(const PrepareArgs a) { prepare<__VA_ARGS__>(a); }
 KERNEL(prepare_rows, Form::Fragments)
 KERNEL(prepare_tiles, Form::Tiles)
+KERNEL(prepare_tiles_rms, Form::Tiles, Through::Rms)
+KERNEL(prepare_tiles_plain, Form::Tiles, Through::Nothing)
 KERNEL(prepare_bytes, Form::Bytes)
 
 // A norm of whole rows, stored or added.

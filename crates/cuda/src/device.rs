@@ -60,7 +60,8 @@ pub struct CudaDevice {
 #[derive(Clone, Copy)]
 struct Common {
     prepare_rows: Kernel,
-    prepare_tiles: Kernel,
+    /// For any row; for a norm without a bias; for a row as it is.
+    prepare_tiles: [Kernel; 3],
     prepare_bytes: Kernel,
     norm_rows: Kernel,
     rope_angles: Kernel,
@@ -229,7 +230,11 @@ impl CudaDevice {
         };
         let common = Common {
             prepare_rows: get("rows", "prepare_rows")?,
-            prepare_tiles: get("rows", "prepare_tiles")?,
+            prepare_tiles: [
+                get("rows", "prepare_tiles")?,
+                get("rows", "prepare_tiles_rms")?,
+                get("rows", "prepare_tiles_plain")?,
+            ],
             prepare_bytes: get("rows", "prepare_bytes")?,
             norm_rows: get("rows", "norm_rows")?,
             rope_angles: get("heads", "rope_angles")?,

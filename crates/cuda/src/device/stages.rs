@@ -108,9 +108,15 @@ impl CudaDevice {
             x_stride: source.width as i32,
             out_stride: to.stride as i32,
         };
+        let [any, rms, plain] = self.common.prepare_tiles;
+        let simple = source.activation.is_none() && source.other == 0 && source.plain == 0;
         let kernel = match to.form {
             Form::Fragments => self.common.prepare_rows,
-            Form::Tiles => self.common.prepare_tiles,
+            Form::Tiles => match source.norm {
+                None if simple => plain,
+                Some(norm) if simple && norm.bias.is_none() && kind_and_eps(norm.kind).0 == 1 => rms,
+                _ => any,
+            },
             Form::Bytes => self.common.prepare_bytes,
         };
         self.enqueue(kernel, Shape::new([to.rows, 1, 1], ROW_THREADS), &args)

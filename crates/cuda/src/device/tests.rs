@@ -12,6 +12,8 @@ use crate::matrix::{Form, Gated, Input, Layout, Output, UNIT_BYTES, tile_product
 use crate::testing::{Numbers, device, error};
 use minfer_gguf::quant;
 
+mod prepare;
+
 /// Gate of a product: weights and input in half precision.
 const PRODUCT_GATE: f64 = 1.5e-3;
 
