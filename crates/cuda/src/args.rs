@@ -66,7 +66,7 @@ pub(crate) struct TileMatrix {
     pub(crate) rows: i32,
     pub(crate) tiles: i32,
     pub(crate) out_stride: i32,
-    pub(crate) unused: i32,
+    pub(crate) zero: u32,
 }
 
 #[repr(C)]

@@ -3,7 +3,7 @@
 use crate::args::{
     Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, TileArgs, TileMatrix, at,
 };
-use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, STATIC_SHARED, Shape};
+use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, Shape};
 use crate::k_segments;
 use crate::kernels::{ARCHS, Kernels, QT16_TYPES, has_codes, name_of, unit_type};
 use crate::launch::Lane;
@@ -20,9 +20,8 @@ const WGMMA: (i32, i32) = (9, 0);
 /// Tokens of an input's tile, `TILE_TOKENS` of `csrc/prepare.cuh`, and tokens from which tiles are worth it.
 pub(crate) const TILE_TOKENS: usize = 128;
 const MANY_TOKENS: usize = 33;
-/// Threads of a block of the kernel for tiles, and rows of the result that it has.
-const TILE_THREADS: usize = 384;
-const TILE_ROWS: usize = 128;
+/// Shared memory of a block of the kernels for tiles, `SHARED` of `csrc/matmul/wgmma.cuh`.
+const TILE_SHARED: usize = 227 << 10;
 /// Rows of a unit, and of a block of the file's layout.
 pub(crate) const ROW_TILE: usize = 16;
 /// Values that kernels read at a time.
@@ -79,12 +78,49 @@ pub(crate) const QT16_WARPS: usize = 8;
 /// [2^-6, 2^-5).
 const QT16_SCALE: f32 = 1.0 / 8192.0;
 
-/// Kernels for tiles of tokens: of single matrices, and of a gate and its up; and the shared memory of a block.
+/// Rows of the result that a block of the kernels for tiles has at a time: a warpgroup multiplies for 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TileHeight {
+    /// 128: for products that leave multiprocessors without a tile, or with one tile less than others.
+    Low,
+    /// 192: reads an input's tile fewer times, and hides more of what is no multiplication.
+    Tall,
+}
+
+impl TileHeight {
+    fn rows(self) -> usize {
+        match self {
+            TileHeight::Low => 128,
+            TileHeight::Tall => 192,
+        }
+    }
+
+    /// A warpgroup for 64 rows, and one that asks for memory.
+    fn threads(self) -> usize {
+        128 * (1 + self.rows() / 64)
+    }
+
+    /// The faster one for products of `tokens` with matrices of so many `rows`. All blocks run at a time and take turns at
+    /// the tiles; in a low one a row costs a tenth more.
+    fn of(rows: impl Iterator<Item = usize> + Clone, tokens: usize, multiprocessors: usize) -> Self {
+        let cost = |height: TileHeight, each: usize| {
+            let tiles: usize = rows.clone().map(|rows| rows.div_ceil(height.rows())).sum();
+            (tiles * tokens.div_ceil(TILE_TOKENS)).div_ceil(multiprocessors) * height.rows() * each
+        };
+        if cost(TileHeight::Low, 11) < cost(TileHeight::Tall, 10) {
+            TileHeight::Low
+        } else {
+            TileHeight::Tall
+        }
+    }
+}
+
+/// Kernels for tiles of tokens: of up to three matrices, with tiles of either height, and of a gate and its up.
 #[derive(Clone, Copy)]
 struct Tiled {
-    products: Kernel,
+    tall: Kernel,
+    low: Kernel,
     gated: Kernel,
-    shared: usize,
 }
 
 /// A matrix, and the kernels for its type and layout.
@@ -196,7 +232,7 @@ impl Matrix {
             data,
             layout: Layout::Qt16,
             products: Some(products(kernels, "qt16", name, TOKEN_TILE)?),
-            tiled: if codes { tiled(lane.gpu, kernels, name, unit_bytes)? } else { None },
+            tiled: if codes { tiled(lane.gpu, kernels, name)? } else { None },
             bytes: match numerics {
                 Numerics::Int8 if codes => Some(products(kernels, "int8", name, BYTES_TILE)?),
                 _ => None,
@@ -405,9 +441,31 @@ pub(crate) fn tile_products(
     input: Input,
     gated: Option<Gated>,
 ) -> Result<(), DeviceError> {
+    let rows = products.iter().map(|(matrix, ..)| matrix.rows);
+    let height = match gated {
+        Some(_) => TileHeight::Tall,
+        None => TileHeight::of(rows, input.rows, lane.gpu.info.multiprocessors),
+    };
+    tile_products_of(lane, products, input, gated, height)
+}
+
+/// The same with tiles of a height, which is [`TileHeight::Tall`] for a gate and its up.
+pub(crate) fn tile_products_of(
+    lane: Lane<'_>,
+    products: &[(&Matrix, Address, Output)],
+    input: Input,
+    gated: Option<Gated>,
+    height: TileHeight,
+) -> Result<(), DeviceError> {
     let fault = |what: &str| Err(DeviceError::Fault(format!("tiles: {what}")));
     let Some((first, _, output)) = products.first() else { return Ok(()) };
     let Some(tiled) = first.tiled else { return fault("a matrix without a kernel for them") };
+    let (kernel, tile_rows) = match (gated, height) {
+        (None, TileHeight::Tall) => (tiled.tall, height.rows()),
+        (None, TileHeight::Low) => (tiled.low, height.rows()),
+        (Some(_), TileHeight::Tall) => (tiled.gated, height.rows() / 2),
+        (Some(_), TileHeight::Low) => return fault("a gate and its up in low ones"),
+    };
     let (finish, factor, soft_cap) = output.finish.args();
     let mut args = TileArgs {
         x: input.x,
@@ -429,7 +487,7 @@ pub(crate) fn tile_products(
         if !same || i >= args.m.len() || (gated.is_some() && matrix.rows != first.rows) {
             return fault("matrices that do not go together");
         }
-        let of_matrix = matrix.rows.div_ceil(if gated.is_some() { TILE_ROWS / 2 } else { TILE_ROWS });
+        let of_matrix = matrix.rows.div_ceil(tile_rows);
         tiles = if gated.is_some() { of_matrix } else { tiles + of_matrix };
         args.m[i] = TileMatrix {
             w: at(&matrix.data, 0),
@@ -440,12 +498,11 @@ pub(crate) fn tile_products(
             rows: matrix.rows as i32,
             tiles: of_matrix as i32,
             out_stride: output.stride as i32,
-            unused: 0,
+            zero: 0,
         };
     }
-    let grid = [input.rows.div_ceil(TILE_TOKENS), tiles, 1];
-    let shape = Shape::new(grid, TILE_THREADS).with_shared(tiled.shared);
-    let kernel = if gated.is_some() { tiled.gated } else { tiled.products };
+    let blocks = (tiles * input.rows.div_ceil(TILE_TOKENS)).min(lane.gpu.info.multiprocessors);
+    let shape = Shape::new([blocks, 1, 1], height.threads()).with_shared(TILE_SHARED);
     // SAFETY: the matrices are as loaded, outputs have `input.rows` rows, which stages take from the reserved buffers
     // after checking widths, and inputs have room for whole tiles.
     unsafe { lane.enqueue(kernel, shape, &args) }
@@ -464,23 +521,17 @@ fn products(kernels: &Kernels, layout: &str, name: &str, tile: usize) -> Result<
     Ok([of(FEW_TOKENS)?, of(tile)?])
 }
 
-/// The kernels for tiles of tokens, of GPUs of compute capability 9.0, and their shared memory, `SHARED` of
-/// `csrc/matmul/wgmma.cuh`.
-fn tiled(gpu: &Gpu, kernels: &Kernels, name: &str, unit_bytes: usize) -> Result<Option<Tiled>, DeviceError> {
+/// The kernels for tiles of tokens, of GPUs of compute capability 9.0.
+fn tiled(gpu: &Gpu, kernels: &Kernels, name: &str) -> Result<Option<Tiled>, DeviceError> {
     if !has_wgmma(&gpu.info) {
         return Ok(None);
     }
     let get = |form: &str| -> Result<Kernel, DeviceError> {
         let kernel = kernels.get("matmul_wgmma", &format!("matmul_wgmma_{name}{form}"))?;
-        gpu.allow_shared(kernel, STATIC_SHARED)?;
+        gpu.allow_shared(kernel, 0)?;
         Ok(kernel)
     };
-    let (token_stages, weight_stages) = (6, 3);
-    let of_tokens = token_stages * TILE_TOKENS * 64 * 2;
-    let of_weights = weight_stages * (TILE_ROWS / ROW_TILE * unit_bytes + TILE_TOKENS * UNIT_SUMS * 2);
-    let barriers = 16 * (token_stages + weight_stages);
-    let shared = of_tokens + of_weights + barriers;
-    Ok(Some(Tiled { products: get("")?, gated: get("_gated")?, shared }))
+    Ok(Some(Tiled { tall: get("")?, low: get("_low")?, gated: get("_gated")? }))
 }
 
 /// The power of two that weights of a type are multiplied with before they are rounded to half precision, their finite
@@ -528,5 +579,19 @@ mod tests {
         let most = f32::from_bits(0x7f7f_0000);
         let scale = scale_of(GgmlType::BF16, most);
         assert!(most * scale == 65280.0 && (1.0 / scale).is_finite(), "{scale}");
+    }
+
+    /// Heights where the last turn decides, with 132 multiprocessors.
+    #[test]
+    fn tiles_are_as_high_as_leaves_least_to_the_last_turn() {
+        let of = |rows: &[usize], tokens| TileHeight::of(rows.iter().copied(), tokens, 132);
+        // 99 × 16 tiles are 12 turns exactly.
+        assert_eq!(of(&[18944], 2048), TileHeight::Tall);
+        // 25 × 16 tiles are one more than 3 turns.
+        assert_eq!(of(&[3584, 512, 512], 2048), TileHeight::Low);
+        assert_eq!(of(&[3584, 512, 512], 512), TileHeight::Tall);
+        // Tiles that are fewer than multiprocessors.
+        assert_eq!(of(&[3584], 512), TileHeight::Low);
+        assert_eq!(of(&[64], 40), TileHeight::Low);
     }
 }

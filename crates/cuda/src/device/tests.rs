@@ -2,13 +2,14 @@
 #![allow(clippy::print_stdout, reason = "figures for --nocapture")]
 
 mod attention;
+mod tiles;
 
 use super::decode::Decode;
 use super::stages::Source;
 use super::*;
 use crate::args::Finish;
 use crate::kernels::{KERNEL_TYPES, has_codes};
-use crate::matrix::{Form, Gated, Input, Layout, Output, UNIT_BYTES, tile_products};
+use crate::matrix::{Form, Input, Layout, Output, UNIT_BYTES};
 use crate::testing::{Numbers, device, error};
 use minfer_gguf::quant;
 
@@ -488,71 +489,6 @@ fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
                     assert_eq!((most, 0), (Some(words[0]), words[1]), "{what}: largest, and what is cleared");
                 }
             }
-        }
-    }
-}
-
-/// Several products in one launch, and a gate with its up, on tiles of tokens: the bits of single products and of the
-/// kernel that applies the activation.
-#[test]
-fn joined_tiles_have_the_bits_of_single_products() {
-    let Some(mut device) = device() else { return };
-    if !crate::matrix::has_wgmma(&device.gpu.info) {
-        return;
-    }
-    let (tokens, cols) = (150, 1024);
-    device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
-    for (ty, _) in crate::kernels::QT16_TYPES.iter().filter(|(ty, _)| has_codes(*ty)) {
-        // Rows of whole tiles and ragged ones; of a gated product, rows of 64 make a tile.
-        let linears =
-            [200, 128, 40, 200].map(|rows| tuned_linear(&mut device, *ty, rows, cols, Numerics::F16));
-        let x = device.gpu.alloc::<f32>(tokens * cols, "test").expect("memory");
-        device.gpu.upload(&Numbers(5).heavy(tokens * cols, 1.0), &x).expect("a copy");
-        let state = device.state().expect("memory");
-        let input = device.input_for(state.normed.input(tokens, cols), &[&linears[0].matrix]);
-        assert_eq!(input.form, Form::Tiles);
-        device.prepare(&Source::rows(&x, cols), input).expect("a launch");
-        let out = |linear: &LoadedLinear| -> Buffer<f32> {
-            device.gpu.alloc(tokens * linear.matrix.rows, "test").expect("memory")
-        };
-        let to = |linear: &LoadedLinear, out: &Buffer<f32>| Output {
-            out: at(out, 0),
-            stride: linear.matrix.rows,
-            finish: Finish::Store,
-        };
-        let (joined, single): (Vec<_>, Vec<_>) = linears[..3].iter().map(|l| (out(l), out(l))).unzip();
-        let products: Vec<_> =
-            linears.iter().zip(&joined).map(|(l, out)| (&*l.matrix, l.bias(), to(l, out))).collect();
-        tile_products(device.lane(), &products, input, None).expect("a launch");
-        for ((linear, joined), single) in linears.iter().zip(&joined).zip(&single) {
-            device.store(linear, input, single).expect("a launch");
-            assert!(bits(&device, joined) == bits(&device, single), "{ty}: {} rows", linear.matrix.rows);
-        }
-        let (gate, up) = (&linears[0], &linears[3]);
-        let [gates, ups, found, expected] = [(); 4].map(|()| out(gate));
-        device.store(gate, input, &gates).expect("a launch");
-        device.store(up, input, &ups).expect("a launch");
-        for activation in [Activation::Silu, Activation::GeluTanh] {
-            let most = device.gpu.alloc::<u32>(tokens, "test").expect("memory");
-            let gated = Gated { act: super::stages::activation_number(activation), most: at(&most, 0) };
-            let products = [gate, up].map(|l| (&*l.matrix, l.bias(), to(l, &found)));
-            tile_products(device.lane(), &products, input, Some(gated)).expect("a launch");
-            let source = Source {
-                other: at(&ups, 0),
-                activation: Some(activation),
-                plain: at(&expected, 0),
-                ..Source::rows(&gates, gate.matrix.rows)
-            };
-            let scratch = Input { rows: tokens, ..state.inner.input(tokens, gate.matrix.rows) };
-            device.prepare(&source, scratch).expect("a launch");
-            let (found, expected) = (bits(&device, &found), bits(&device, &expected));
-            assert!(found == expected, "{ty}: {activation:?}");
-            let mut words = vec![0u32; tokens];
-            device.gpu.download(&most, &mut words).expect("a copy");
-            let rows = found.chunks(gate.matrix.rows);
-            let largest: Vec<u32> =
-                rows.map(|row| row.iter().map(|b| b & !(1 << 31)).max().unwrap_or(0)).collect();
-            assert!(words == largest, "{ty}: {activation:?}: largest magnitudes");
         }
     }
 }

@@ -1,0 +1,126 @@
+//! Products on tiles of tokens: the bits of other kernels, for tiles of either height, joined or not.
+
+use super::*;
+use crate::matrix::{Gated, TileHeight, tile_products, tile_products_of};
+
+/// More tiles than blocks that take turns at them, ragged rows and tokens, sums that are added: the bits of the kernel that
+/// takes fragments.
+#[test]
+fn tiles_of_either_height_have_the_bits_of_fragments() {
+    let Some(mut device) = device() else { return };
+    if !crate::matrix::has_wgmma(&device.gpu.info) {
+        return;
+    }
+    let blocks = device.gpu.info.multiprocessors;
+    let (tokens, cols) = (128 * 8 + 3, 1280);
+    // Of the taller ones, more than a turn.
+    let rows = 192 * blocks.div_ceil(8) + 50;
+    device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
+    let x = device.gpu.alloc::<f32>(tokens * cols, "test").expect("memory");
+    device.gpu.upload(&Numbers(5).heavy(tokens * cols, 1.0), &x).expect("a copy");
+    let before = Numbers(6).heavy(tokens * rows, 1.0);
+    for ty in [GgmlType::Q4_K, GgmlType::Q6_K, GgmlType::Q8_0] {
+        for rows in [rows, rows + 2] {
+            let linear = tuned_linear(&mut device, ty, rows, cols, Numerics::F16);
+            let out = device.gpu.alloc::<f32>(tokens * rows, "test").expect("memory");
+            let state = device.state().expect("memory");
+            let input = device.input_for(state.normed.input(tokens, cols), &[&linear.matrix]);
+            assert_eq!(input.form, Form::Tiles);
+            let find = |finish: Finish, form: Option<TileHeight>| {
+                let start = before.iter().copied().cycle().take(tokens * rows).collect::<Vec<_>>();
+                device.gpu.upload(&start, &out).expect("a copy");
+                let input = Input { form: form.map_or(Form::Fragments, |_| Form::Tiles), ..input };
+                device.prepare(&Source::rows(&x, cols), input).expect("a launch");
+                let output = Output { out: at(&out, 0), stride: rows, finish };
+                match form {
+                    None => linear.matrix.product(device.lane(), input, linear.bias(), output),
+                    Some(height) => {
+                        let products = [(&*linear.matrix, linear.bias(), output)];
+                        tile_products_of(device.lane(), &products, input, None, height)
+                    }
+                }
+                .expect("a launch");
+                bits(&device, &out)
+            };
+            for finish in [
+                Finish::Store,
+                Finish::Residual { factor: 0.7 },
+                Finish::Logits { factor: 0.1, soft_cap: Some(3.0) },
+            ] {
+                let expected = find(finish, None);
+                for height in [TileHeight::Low, TileHeight::Tall] {
+                    let found = find(finish, Some(height));
+                    let differing = found.iter().zip(&expected).filter(|(a, b)| a != b).count();
+                    assert_eq!(differing, 0, "{ty}, {rows} rows, {finish:?}, {height:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Several products in one launch, and a gate with its up, on tiles of tokens: the bits of single products and of the
+/// kernel that applies the activation.
+#[test]
+fn joined_tiles_have_the_bits_of_single_products() {
+    let Some(mut device) = device() else { return };
+    if !crate::matrix::has_wgmma(&device.gpu.info) {
+        return;
+    }
+    let (tokens, cols) = (150, 1024);
+    device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
+    for (ty, _) in crate::kernels::QT16_TYPES.iter().filter(|(ty, _)| has_codes(*ty)) {
+        let linears =
+            [200, 128, 40, 200].map(|rows| tuned_linear(&mut device, *ty, rows, cols, Numerics::F16));
+        let x = device.gpu.alloc::<f32>(tokens * cols, "test").expect("memory");
+        device.gpu.upload(&Numbers(5).heavy(tokens * cols, 1.0), &x).expect("a copy");
+        let state = device.state().expect("memory");
+        let input = device.input_for(state.normed.input(tokens, cols), &[&linears[0].matrix]);
+        assert_eq!(input.form, Form::Tiles);
+        device.prepare(&Source::rows(&x, cols), input).expect("a launch");
+        let out = |linear: &LoadedLinear| -> Buffer<f32> {
+            device.gpu.alloc(tokens * linear.matrix.rows, "test").expect("memory")
+        };
+        let to = |linear: &LoadedLinear, out: &Buffer<f32>| Output {
+            out: at(out, 0),
+            stride: linear.matrix.rows,
+            finish: Finish::Store,
+        };
+        let (joined, single): (Vec<_>, Vec<_>) = linears[..3].iter().map(|l| (out(l), out(l))).unzip();
+        let products: Vec<_> =
+            linears.iter().zip(&joined).map(|(l, out)| (&*l.matrix, l.bias(), to(l, out))).collect();
+        for height in [TileHeight::Low, TileHeight::Tall] {
+            tile_products_of(device.lane(), &products, input, None, height).expect("a launch");
+            for ((linear, joined), single) in linears.iter().zip(&joined).zip(&single) {
+                device.store(linear, input, single).expect("a launch");
+                let (joined, single) = (bits(&device, joined), bits(&device, single));
+                assert!(joined == single, "{ty}: {} rows, {height:?}", linear.matrix.rows);
+            }
+        }
+        let (gate, up) = (&linears[0], &linears[3]);
+        let [gates, ups, found, expected] = [(); 4].map(|()| out(gate));
+        device.store(gate, input, &gates).expect("a launch");
+        device.store(up, input, &ups).expect("a launch");
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let most = device.gpu.alloc::<u32>(tokens, "test").expect("memory");
+            let gated = Gated { act: super::stages::activation_number(activation), most: at(&most, 0) };
+            let products = [gate, up].map(|l| (&*l.matrix, l.bias(), to(l, &found)));
+            tile_products(device.lane(), &products, input, Some(gated)).expect("a launch");
+            let source = Source {
+                other: at(&ups, 0),
+                activation: Some(activation),
+                plain: at(&expected, 0),
+                ..Source::rows(&gates, gate.matrix.rows)
+            };
+            let scratch = Input { rows: tokens, ..state.inner.input(tokens, gate.matrix.rows) };
+            device.prepare(&source, scratch).expect("a launch");
+            let (found, expected) = (bits(&device, &found), bits(&device, &expected));
+            assert!(found == expected, "{ty}: {activation:?}");
+            let mut words = vec![0u32; tokens];
+            device.gpu.download(&most, &mut words).expect("a copy");
+            let rows = found.chunks(gate.matrix.rows);
+            let largest: Vec<u32> =
+                rows.map(|row| row.iter().map(|b| b & !(1 << 31)).max().unwrap_or(0)).collect();
+            assert!(words == largest, "{ty}: {activation:?}: largest magnitudes");
+        }
+    }
+}
