@@ -285,6 +285,7 @@ mod tests {
         let code = code.iter().map(|&(address, opcode, target)| Instruction {
             address,
             opcode: opcode.to_owned(),
+            operands: Vec::new(),
             target,
         });
         Kernel { name: "k".into(), arch: "sm_90a".into(), code: code.collect() }
@@ -328,8 +329,8 @@ mod tests {
         // What jumps into the middle of a loop is none.
         let mut code = k.code.clone();
         code.extend([
-            Instruction { address: 0xa0, opcode: "NOP".into(), target: None },
-            Instruction { address: 0xb0, opcode: "BRA".into(), target: Some(0x40) },
+            Instruction { address: 0xa0, opcode: "NOP".into(), operands: Vec::new(), target: None },
+            Instruction { address: 0xb0, opcode: "BRA".into(), operands: Vec::new(), target: Some(0x40) },
         ]);
         assert_eq!(loops(&Kernel { code, ..k.clone() }), found);
         // Without tensor cores the multiply-adds are those of the lanes.

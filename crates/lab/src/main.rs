@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use minfer_cuda::ledger;
 use minfer_lab::census::{Census, Loop, loops, table};
+use minfer_lab::hazards::hazards;
 use minfer_lab::occupancy::{Block, Multiprocessor};
 use minfer_lab::sass::{self, Kernel};
 
@@ -182,6 +183,12 @@ impl CensusArgs {
             }
         };
         let mut text = table(&census, other.as_ref());
+        for hazard in hazards(&own) {
+            text += &format!(
+                "\nR{} is written at {:#x} while the step at {:#x} reads it\n",
+                hazard.register, hazard.writer, hazard.step
+            );
+        }
         for census in [Some(&census), other.as_ref()].into_iter().flatten() {
             if !census.unknown.is_empty() {
                 text += &format!("\n{}: of no known class: {}\n", census.kernel, census.unknown.join(", "));

@@ -11,6 +11,8 @@ pub struct Instruction {
     pub address: u64,
     /// Name with its modifiers, like `IMMA.16832.U8.S8`.
     pub opcode: String,
+    /// Its operands, like `R24`, `gdesc[UR20]` and `gsb0`.
+    pub operands: Vec<String>,
     /// Where it branches to, if it is a branch with a constant target.
     pub target: Option<u64>,
 }
@@ -120,8 +122,9 @@ fn instruction(line: &str) -> Option<Instruction> {
     let starts = opcode.starts_with(|c: char| c.is_ascii_uppercase());
     let number =
         |word: &str| u64::from_str_radix(word.trim_end_matches([')', ',']).strip_prefix("0x")?, 16).ok();
-    let target = if opcode.starts_with("BRA") { words.last().and_then(number) } else { None };
-    starts.then_some(Instruction { address, opcode, target })
+    let operands: Vec<String> = words.map(|word| word.trim_end_matches(',').to_owned()).collect();
+    let target = if opcode.starts_with("BRA") { operands.last().and_then(|o| number(o)) } else { None };
+    starts.then_some(Instruction { address, opcode, operands, target })
 }
 
 #[cfg(test)]
@@ -163,6 +166,8 @@ arch = sm_90a
             ]
         );
         assert_eq!(kernels[0].code[1].name(), "IMAD");
+        assert_eq!(kernels[0].code[1].operands, ["R2", "RZ", "RZ", "R3"]);
+        assert_eq!(kernels[0].code[0].operands, ["R1", "c[0x0][0x28]"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
 use minfer_lab::census::{Census, Class, loops};
+use minfer_lab::hazards::{hazards, steps};
 use minfer_lab::sass::{Error, Kernel, of_file};
 
 /// Kernels of one of our sources for Hopper; `None`, and a word about it, on a machine without a disassembler or in a
@@ -45,6 +46,18 @@ fn loops_over_a_unit_have_its_tensor_instructions() {
             assert_eq!(census.macs, tensor * macs, "{name}");
             assert_eq!(census.counts[Class::Local as usize], 0, "{name}: spills");
             assert_eq!(census.unknown, [""; 0], "{name}");
+        }
+    }
+}
+
+/// What steps of warpgroups read from registers stays there until they have ended.
+#[test]
+fn registers_of_steps_in_flight_are_not_written() {
+    for (module, of_each) in [("matmul_wgmma", 16), ("attention_wgmma", 4)] {
+        let Some(all) = kernels(module) else { return };
+        for kernel in all {
+            assert!(steps(&kernel) >= of_each, "{}: {} steps", kernel.name, steps(&kernel));
+            assert_eq!(hazards(&kernel), [], "{}", kernel.name);
         }
     }
 }
