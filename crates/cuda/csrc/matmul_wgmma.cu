@@ -10,4 +10,4 @@
 #define KERNELS(Unit, name) \
     KERNEL(Unit, matmul_wgmma_##name, false, 3) KERNEL(Unit, matmul_wgmma_##name##_low, false, 2) \
     KERNEL(Unit, matmul_wgmma_##name##_gated, true, 3)
-MINFER_QT16_CODES(KERNELS)
+MINFER_QT16(KERNELS)

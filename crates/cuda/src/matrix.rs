@@ -232,7 +232,7 @@ impl Matrix {
             data,
             layout: Layout::Qt16,
             products: Some(products(kernels, "qt16", name, TOKEN_TILE)?),
-            tiled: if codes { tiled(lane.gpu, kernels, name)? } else { None },
+            tiled: tiled(lane.gpu, kernels, name)?,
             bytes: match numerics {
                 Numerics::Int8 if codes => Some(products(kernels, "int8", name, BYTES_TILE)?),
                 _ => None,

@@ -56,7 +56,9 @@ fn registers_of_steps_in_flight_are_not_written() {
     for (module, of_each) in [("matmul_wgmma", 16), ("attention_wgmma", 4)] {
         let Some(all) = kernels(module) else { return };
         for kernel in all {
-            assert!(steps(&kernel) >= of_each, "{}: {} steps", kernel.name, steps(&kernel));
+            // Units of halves have half the columns of others.
+            let least = if kernel.name.starts_with("matmul_wgmma_f16") { of_each / 2 } else { of_each };
+            assert!(steps(&kernel) >= least, "{}: {} steps", kernel.name, steps(&kernel));
             assert_eq!(hazards(&kernel), [], "{}", kernel.name);
         }
     }

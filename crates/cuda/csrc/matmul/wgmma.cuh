@@ -74,7 +74,7 @@ __device__ __forceinline__ void ask_tokens(const TileArgs& a, uint32_t base) {
 // A warp that asks for weights, a lane for each row group, and for the sums of their tokens.
 template <class U, class B, bool GATED>
 __device__ __forceinline__ void ask_weights(const TileArgs& a, uint32_t base) {
-    const int lane = threadIdx.x % WARP, units = a.cols / QT_K, each = GATED ? B::GROUPS / 2 : B::GROUPS;
+    const int lane = threadIdx.x % WARP, units = a.cols / U::K, each = GATED ? B::GROUPS / 2 : B::GROUPS;
     const bool sums = lane == B::GROUPS, asks = lane < B::GROUPS + (U::HAS_MIN ? 1 : 0);
     const int bytes = sums ? B::SUM_BYTES : U::BYTES, tiles = tiles_of<GATED>(a);
     Turn<B::W_STAGES> turn;
@@ -138,19 +138,20 @@ __device__ __forceinline__ void empty_when_loaded(uint32_t bar, const QtRaw& raw
 __device__ __forceinline__ void take_turn(int own) { asm volatile("bar.sync %0, 256;" ::"r"(8 + own) : "memory"); }
 __device__ __forceinline__ void give_turn(int other) { asm volatile("bar.arrive %0, 256;" ::"r"(8 + other) : "memory"); }
 
-// A tile: its sums.
+// A tile: its sums over `all` times 256 columns, where segments begin.
 template <class U, class B>
-__device__ __forceinline__ void sum_tile(float (&acc)[64], const TileMatrix& m, int units, int segments, uint8_t* memory,
+__device__ __forceinline__ void sum_tile(float (&acc)[64], const TileMatrix& m, int all, int segments, uint8_t* memory,
                                          uint32_t base, int warp, Turn<B::X_STAGES>& of_x, Turn<B::W_STAGES>& of_w) {
     const int lane = threadIdx.x % WARP;
     float4* parked = reinterpret_cast<float4*>(memory + B::PARK) + warp * (SUMS / 4) + lane;
     float kept[64];
     QtRaw raw = {};
     typename U::Scales scales;
-    int segment = 0, end = segment_begin(units, segments, 1);
+    constexpr int EACH = QT_K / U::K;
+    int segment = 0, end = segment_begin(all, segments, 1) * EACH;
     bool fresh = true;
 #pragma unroll 1
-    for (int u = 0; u < units; ++u) {
+    for (int u = 0; u < all * EACH; ++u) {
         const uint32_t unit = B::W + of_w.stage * B::W_BYTES, w_empty = base + B::W_EMPTY + 8 * of_w.stage;
         bar_wait(base + B::W_FULL + 8 * of_w.stage, of_w.parity);
         U::template load<FromShared>(raw, memory + unit + warp * U::BYTES, lane);
@@ -158,7 +159,7 @@ __device__ __forceinline__ void sum_tile(float (&acc)[64], const TileMatrix& m, 
         if (B::W_STAGES == 1) empty_when_loaded(w_empty, raw, m.zero);
         of_w.next();
 #pragma unroll
-        for (int slab = 0; slab < 4; ++slab) {
+        for (int slab = 0; slab < U::K / 64; ++slab) {
             // Made anew for every slab, and waited for before anything else: while this warpgroup makes fragments, the
             // others multiply. (Registers that a step reads while it runs are not safe from the compiler.)
             uint32_t fragment[4][4], least[4];
@@ -193,7 +194,7 @@ __device__ __forceinline__ void sum_tile(float (&acc)[64], const TileMatrix& m, 
                 add_kept(acc, kept, segment == 0, last);
             }
             ++segment;
-            end = segment_begin(units, segments, segment + 1);
+            end = segment_begin(all, segments, segment + 1) * EACH;
         }
     }
 }

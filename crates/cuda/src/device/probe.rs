@@ -51,7 +51,7 @@ impl CudaDevice {
             let int8 = self.numerics == Numerics::Int8 && has_codes(*ty);
             let layouts: &[&str] = match tuned {
                 true if int8 => &["int8"],
-                true if wgmma && has_codes(*ty) => &["qt16", "wgmma"],
+                true if wgmma => &["qt16", "wgmma"],
                 true => &["qt16"],
                 false => &["file"],
             };
