@@ -83,6 +83,10 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Tokens generated, an end-of-generation token included: the number of [`Event::Token`]s.
     pub completion_tokens: usize,
+    /// Tokens that were guessed ([`Request::lookup`](crate::Request::lookup)).
+    pub guessed_tokens: usize,
+    /// Those of them that were right.
+    pub accepted_tokens: usize,
 }
 
 /// How long the parts of a request took.

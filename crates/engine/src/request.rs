@@ -25,6 +25,9 @@ pub struct Request {
     pub stop: Stop,
     /// Report the log-probability of every token, and of this many of the most probable ones.
     pub logprobs: Option<u8>,
+    /// Up to so many tokens are guessed from what has been said before and checked in one step (prompt lookup); 0 guesses
+    /// nothing. The text is the same. Where tokens are sampled on the host nothing is guessed.
+    pub lookup: usize,
     /// Requests with more come first, and are the last to be set back when the cache is full.
     pub priority: i32,
     /// When it ends at the latest, counted from its submission: with what it has by then, if it waits still with nothing.

@@ -10,7 +10,12 @@
 //! is none left, the one with the lowest priority, of equals the newest, is set back: its cache is given up and it waits, before
 //! all others of its priority, until it can go on from the tokens that it has, of which the prefix cache still has what nobody
 //! needed. The first of the highest priority is never set back for others, so there is always one that gets on.
+//!
+//! A request may have its next tokens guessed. They are rows of their own behind the row of its last token, each of
+//! which samples what comes after it, as that is the same whoever else is in a step; those up to the first wrong one count, and the
+//! rest is taken back. Such a request is in one step at a time.
 
+mod lookup;
 mod running;
 
 use std::collections::VecDeque;
@@ -20,7 +25,7 @@ use crate::engine::EngineConfig;
 use crate::event::{Event, FinishReason};
 use crate::executor::{
     Executor, Limits, MAX_IN_FLIGHT, PlanRow, RowOutput, SeqId, StepError, StepId, StepOutput, StepPlan,
-    TokenId, Want,
+    TokenId, Tokens, Want,
 };
 use crate::kv::{Kv, KvError};
 use crate::request::TokenTable;
@@ -44,6 +49,8 @@ pub(crate) struct Scheduler<E> {
     running: Vec<Running>,
     in_flight: VecDeque<Flight>,
     plan: StepPlan,
+    /// Which of its rows are guesses.
+    guesses: Vec<Option<TokenId>>,
     out: StepOutput,
     scratch: Scratch,
     next_seq: u64,
@@ -62,6 +69,8 @@ struct FlightRow {
     end: usize,
     /// Whether it yields a token.
     yields: bool,
+    /// Its token, if that is a guess.
+    guess: Option<TokenId>,
 }
 
 /// What a row came to.
@@ -88,6 +97,7 @@ impl<E: Executor> Scheduler<E> {
             running: Vec::new(),
             in_flight: VecDeque::new(),
             plan: StepPlan::default(),
+            guesses: Vec::new(),
             out: StepOutput::default(),
             scratch: Scratch::default(),
             next_seq: 0,
@@ -128,9 +138,17 @@ impl<E: Executor> Scheduler<E> {
         for (index, row) in flight.rows.iter().enumerate() {
             // Who has finished in the meantime is passed over.
             let Some(at) = self.find(row.seq) else { continue };
+            if !self.running[at].was_right(row.end, row.guess) {
+                continue;
+            }
             let applied = self.resolve(at, row, index).and_then(|resolved| self.apply(at, row, resolved));
             if let Err(reason) = applied {
                 self.finish(at, reason);
+            }
+        }
+        for row in flight.rows.iter().filter(|row| row.guess.is_some()) {
+            if let Some(at) = self.find(row.seq) {
+                self.running[at].take_back(&mut self.kv).map_err(|error| error.to_string())?;
             }
         }
         Ok(())
@@ -204,28 +222,43 @@ impl<E: Executor> Scheduler<E> {
     /// **Plan**: fills in the next step; false if there is nothing to compute.
     fn plan(&mut self) -> Result<bool, String> {
         self.make_room();
-        let (mut rows, mut budget) = (0, self.step_tokens);
+        self.guesses.clear();
+        let mut budget = self.step_tokens;
+        // Everybody's own row comes first; guesses have what is left.
+        let most = self.executor.limits().max_outputs.min(self.step_tokens);
+        let mut spare = most.saturating_sub(self.running.len());
         for prompts in [false, true] {
             for running in self.running.iter_mut().filter(|running| running.reads_prompt() == prompts) {
                 let Some(tokens) = running.next_tokens(budget) else { continue };
                 let (position, len) = (running.submitted, tokens.len());
                 // Before a window moves on.
                 running.remember(&mut self.kv);
+                let guesses = running.guess(&tokens, spare.min(budget - len));
                 // Promised at admission, so an error is ours.
-                self.kv.cover(&mut running.cache, position, len).map_err(|error| error.to_string())?;
-                budget -= len;
-                if rows == self.plan.rows.len() {
-                    self.plan.rows.push(PlanRow::default());
+                let cover = self.kv.cover(&mut running.cache, position, len + guesses.len());
+                cover.map_err(|error| error.to_string())?;
+                budget -= len + guesses.len();
+                spare -= guesses.len();
+                let rows = std::iter::once((tokens, None));
+                let guessed = guesses.iter().map(|&guess| (Tokens::Ids(vec![guess]), Some(guess)));
+                let mut position = position;
+                for (tokens, guess) in rows.chain(guessed) {
+                    let at = self.guesses.len();
+                    if at == self.plan.rows.len() {
+                        self.plan.rows.push(PlanRow::default());
+                    }
+                    let row = &mut self.plan.rows[at];
+                    let end = position + tokens.len();
+                    (row.seq, row.tokens, row.position) = (running.id, tokens, position);
+                    row.want = running.want(end);
+                    running.cache.tables().clone_into(&mut row.tables);
+                    self.guesses.push(guess);
+                    position = end;
                 }
-                let row = &mut self.plan.rows[rows];
-                (row.seq, row.tokens, row.position) = (running.id, tokens, position);
-                row.want = running.want(position + len);
-                running.cache.tables().clone_into(&mut row.tables);
-                rows += 1;
             }
         }
-        self.plan.rows.truncate(rows);
-        Ok(rows > 0)
+        self.plan.rows.truncate(self.guesses.len());
+        Ok(!self.guesses.is_empty())
     }
 
     /// **Execute**: enqueues the planned step.
@@ -240,11 +273,12 @@ impl<E: Executor> Scheduler<E> {
         let mut rows = Vec::with_capacity(self.plan.rows.len());
         for (index, row) in self.plan.rows.iter().enumerate() {
             let (seq, end) = (row.seq, row.position + row.tokens.len());
+            let guess = self.guesses[index];
             if let Some(at) = self.find(seq) {
-                self.running[at].submitted = end;
-                self.running[at].source = matches!(row.want, Want::Token(_)).then_some((step, index));
+                let sampled_by = matches!(row.want, Want::Token(_)).then_some((step, index));
+                self.running[at].submit(end, sampled_by, guess.is_some());
             }
-            rows.push(FlightRow { seq, end, yields: row.want != Want::Nothing });
+            rows.push(FlightRow { seq, end, yields: row.want != Want::Nothing, guess });
         }
         self.in_flight.push_back(Flight { step, rows });
         Ok(())

@@ -146,6 +146,8 @@ pub struct Generate {
     pub stop: Vec<String>,
     /// Report the log-probability of every token, and of this many of the most probable ones.
     pub logprobs: Option<u8>,
+    /// As [`Request::lookup`].
+    pub lookup: usize,
     /// As [`Request::priority`].
     pub priority: i32,
     /// As [`Request::deadline`].
@@ -266,6 +268,7 @@ impl Llm {
             sampling,
             stop,
             logprobs: options.logprobs,
+            lookup: options.lookup,
             priority: options.priority,
             deadline: options.deadline,
         };

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use super::lookup;
 use crate::event::{Canceller, Event, FinishReason, Sink, Stopped, Timings, Usage};
 use crate::executor::{SeqId, StepId, TokenId, Tokens, Want};
-use crate::kv::{Kv, Sequence};
+use crate::kv::{Kv, KvError, Sequence};
 use crate::request::Request;
 use crate::sampling::{Logprobs, SampleError, Scratch, logprobs, sample_adjusted};
 use crate::stop::StopMatcher;
@@ -117,6 +118,10 @@ pub(super) struct Running {
     cached_tokens: usize,
     /// Tokens of the prompt that its reader knows to be read.
     read: usize,
+    /// Positions at the end of those submitted whose tokens are guesses.
+    guesses: usize,
+    guessed_tokens: usize,
+    accepted_tokens: usize,
     /// The prompt and what has been generated.
     tokens: Vec<TokenId>,
     /// Tokens at which it ends.
@@ -140,6 +145,9 @@ impl Running {
             submitted: cached_tokens,
             cached_tokens,
             read: cached_tokens,
+            guesses: 0,
+            guessed_tokens: 0,
+            accepted_tokens: 0,
             cache,
             source: None,
             tokens,
@@ -156,7 +164,7 @@ impl Running {
     pub(super) fn set_back(mut self, kv: &mut Kv) -> Waiting {
         self.remember(kv);
         kv.release(std::mem::take(&mut self.cache));
-        self.source = None;
+        (self.source, self.guesses) = (None, 0);
         Waiting::SetBack(Box::new(self))
     }
 
@@ -190,7 +198,47 @@ impl Running {
     /// Has the cache remember what steps have been given to compute, as far as its tokens are known. Whoever reads it does
     /// so in a later step.
     pub(super) fn remember(&mut self, kv: &mut Kv) {
-        kv.remember(&mut self.cache, &self.tokens, self.submitted);
+        kv.remember(&mut self.cache, &self.tokens, self.submitted - self.guesses);
+    }
+
+    /// Guesses for the positions after its next row of `row` tokens, at most `room`.
+    pub(super) fn guess(&self, row: &Tokens, room: usize) -> Vec<TokenId> {
+        let end = self.submitted + row.len();
+        let want = self.want(end);
+        if self.job.request.lookup == 0 || end != self.tokens.len() || !matches!(want, Want::Token(_)) {
+            return Vec::new();
+        }
+        // The last token is never written, and the cache holds what it has been promised.
+        let positions = self.most_positions().min(self.cache.promised()).saturating_sub(end);
+        lookup::guess(&self.tokens, self.job.request.lookup.min(room).min(positions)).to_vec()
+    }
+
+    /// The token after position `end` is sampled by row `row` of `step`, which nobody has to wait for; `guess` says that it
+    /// follows a guess.
+    pub(super) fn submit(&mut self, end: usize, sampled_by: Option<(StepId, usize)>, guess: bool) {
+        self.submitted = end;
+        self.source = if guess || self.job.request.lookup > 0 { None } else { sampled_by };
+        if guess {
+            self.guesses += 1;
+            self.guessed_tokens += 1;
+        }
+    }
+
+    /// Whether a row that ends before `end` has computed what it should: that of a guess has if the guess was right.
+    pub(super) fn was_right(&mut self, end: usize, guess: Option<TokenId>) -> bool {
+        let Some(guess) = guess else { return true };
+        let right = end == self.tokens.len() && self.tokens[end - 1] == guess;
+        if right {
+            self.guesses -= 1;
+            self.accepted_tokens += 1;
+        }
+        right
+    }
+
+    /// Takes back the guesses that were wrong.
+    pub(super) fn take_back(&mut self, kv: &mut Kv) -> Result<(), KvError> {
+        self.submitted -= std::mem::take(&mut self.guesses);
+        kv.truncate(&mut self.cache, self.submitted)
     }
 
     /// The tokens of its next row, at most `budget`; `None` if there is nothing it can do yet.
@@ -263,6 +311,8 @@ impl Running {
             prompt_tokens,
             cached_tokens: self.cached_tokens,
             completion_tokens: self.tokens.len() - prompt_tokens,
+            guessed_tokens: self.guessed_tokens,
+            accepted_tokens: self.accepted_tokens,
         };
         let now = Instant::now();
         let first_token = self.first_token.unwrap_or(now);

@@ -54,6 +54,10 @@ pub(super) struct Args {
     /// Print a JSON object per token instead of the text: its log-probability, and the N most probable tokens
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MAX_TOP_LOGPROBS)))]
     logprobs: Option<u8>,
+    /// Guess up to N tokens from what has been said before, and check them in one step: faster where an answer quotes its
+    /// prompt, and the same text
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    lookup: usize,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -78,6 +82,7 @@ impl Args {
             dry_breakers: self.sampling.dry_breakers(),
             stop: self.stop.clone(),
             logprobs: self.logprobs,
+            lookup: self.lookup,
             ..Generate::default()
         };
         let mut generation = llm.generate(tokens, &options).context("cannot generate")?;
@@ -154,8 +159,12 @@ impl Args {
             true => "given up".to_owned(),
             false => speed(usage.prompt_tokens, summary.prefill),
         };
+        let guesses = match self.lookup {
+            0 => String::new(),
+            _ => format!(", of {} guesses {} right", usage.guessed_tokens, usage.accepted_tokens),
+        };
         note(&format!(
-            "prompt {} tokens, {prompt}; generated {} tokens, {}; load {:.2} s{seed}",
+            "prompt {} tokens, {prompt}; generated {} tokens, {}{guesses}; load {:.2} s{seed}",
             usage.prompt_tokens,
             usage.completion_tokens,
             speed(generated, summary.decode),

@@ -96,6 +96,24 @@ fn requests_of_several_threads_get_what_they_get_alone() {
     assert_eq!(together, alone);
 }
 
+/// Guesses change the speed, not the text, and an answer that repeats its prompt has many that are right.
+#[test]
+fn guesses_do_not_change_the_text() {
+    let _cores = cores();
+    let prompt = "one two three four five six seven eight nine ten. ".repeat(2) + "one two three four";
+    for (sampling, least) in [(&["--temp", "0"][..], 5), (&["--seed", "5"], 0), (&["--seed", "6"], 0)] {
+        let of = |lookup: &str| {
+            run(&[&["run", "--raw", "-n", "60", "--lookup", lookup, &prompt], sampling].concat())
+        };
+        let (plain, guessed) = (of("0"), of("6"));
+        assert_eq!(plain.stdout, guessed.stdout);
+        let summary = String::from_utf8_lossy(&guessed.stderr).into_owned();
+        let right =
+            summary.split("guesses ").nth(1).and_then(|text| text.split(' ').next()?.parse::<usize>().ok());
+        assert!(right.is_some_and(|right| right >= least), "{summary}");
+    }
+}
+
 /// A repetition goes on without DRY, and with it only past a breaker.
 #[test]
 fn dry_ends_a_repetition() {
