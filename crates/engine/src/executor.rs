@@ -197,4 +197,11 @@ pub trait Executor {
     /// token from a failed row fails too. After [`StepError::Rows`] `out` has every row, the failed ones as
     /// [`RowOutput::Nothing`].
     fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError>;
+
+    /// Takes back the step that was submitted last, if it has not begun: then it is as if it had never been submitted, and is
+    /// not waited for. False if it has, or the executor cannot.
+    fn give_up(&mut self, step: StepId) -> bool {
+        let _ = step;
+        false
+    }
 }

@@ -233,6 +233,10 @@ impl Executor for FakeExecutor {
         Ok(step)
     }
 
+    fn give_up(&mut self, step: StepId) -> bool {
+        self.in_flight.pop_back_if(|(id, _)| *id == step).is_some()
+    }
+
     fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError> {
         let (oldest, plan) = self.in_flight.pop_front().expect("a step in flight");
         assert_eq!(step, oldest, "steps are waited for in order");

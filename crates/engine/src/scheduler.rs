@@ -48,6 +48,8 @@ pub(crate) struct Scheduler<E> {
     /// In order of admission, hence of id.
     running: Vec<Running>,
     in_flight: VecDeque<Flight>,
+    /// The step that was submitted last, as long as it may be taken back.
+    last_step: Option<StepId>,
     plan: StepPlan,
     /// Which of its rows are guesses.
     guesses: Vec<Option<TokenId>>,
@@ -96,6 +98,7 @@ impl<E: Executor> Scheduler<E> {
             waiting: VecDeque::new(),
             running: Vec::new(),
             in_flight: VecDeque::new(),
+            last_step: None,
             plan: StepPlan::default(),
             guesses: Vec::new(),
             out: StepOutput::default(),
@@ -130,7 +133,6 @@ impl<E: Executor> Scheduler<E> {
         self.admit();
         while self.in_flight.len() < self.max_in_flight && self.plan()? {
             self.execute()?;
-            // Where a step is computed as it is handed over, it may have taken seconds.
             self.reap();
         }
         let Some(flight) = self.in_flight.pop_front() else { return Ok(()) };
@@ -166,6 +168,19 @@ impl<E: Executor> Scheduler<E> {
             if let Some(reason) = self.waiting[at].job().is_over(now) {
                 self.waiting.remove(at).into_iter().for_each(|waiting| waiting.finish(reason.clone()));
             }
+        }
+        self.give_up_last();
+    }
+
+    /// Takes the last step back if all that it computes is for nobody: on the CPU it may take seconds. What it would have written
+    /// nobody has been told of.
+    fn give_up_last(&mut self) {
+        let Some(flight) = self.in_flight.back().filter(|flight| Some(flight.step) == self.last_step) else {
+            return;
+        };
+        if flight.rows.iter().all(|row| self.find(row.seq).is_none()) && self.executor.give_up(flight.step) {
+            self.in_flight.pop_back();
+            self.last_step = None;
         }
     }
 
@@ -231,8 +246,9 @@ impl<E: Executor> Scheduler<E> {
             for running in self.running.iter_mut().filter(|running| running.reads_prompt() == prompts) {
                 let Some(tokens) = running.next_tokens(budget) else { continue };
                 let (position, len) = (running.submitted, tokens.len());
-                // Before a window moves on.
+                // Before a window moves on. From here on others may read what the last step writes.
                 running.remember(&mut self.kv);
+                self.last_step = None;
                 let guesses = running.guess(&tokens, spare.min(budget - len));
                 // Promised at admission, so an error is ours.
                 let cover = self.kv.cover(&mut running.cache, position, len + guesses.len());
@@ -281,6 +297,7 @@ impl<E: Executor> Scheduler<E> {
             rows.push(FlightRow { seq, end, yields: row.want != Want::Nothing, guess });
         }
         self.in_flight.push_back(Flight { step, rows });
+        self.last_step = Some(step);
         Ok(())
     }
 
@@ -341,7 +358,7 @@ impl<E: Executor> Scheduler<E> {
     fn finish(&mut self, at: usize, reason: FinishReason) {
         let mut running = self.running.remove(at);
         if !matches!(reason, FinishReason::Error(_)) {
-            running.remember(&mut self.kv);
+            running.remember_computed(&mut self.kv);
         }
         self.kv.release(running.finish(reason));
     }

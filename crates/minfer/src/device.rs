@@ -101,6 +101,10 @@ impl Executor for AnyModel {
     fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError> {
         each!(self, model => model.wait(step, out))
     }
+
+    fn give_up(&mut self, step: StepId) -> bool {
+        each!(self, model => model.give_up(step))
+    }
 }
 
 /// Why a GPU cannot be used, in one line; `None` if it can.

@@ -389,6 +389,12 @@ impl<D: Device> Executor for Model<D> {
         Ok(id)
     }
 
+    fn give_up(&mut self, step: StepId) -> bool {
+        // A step begins when it is waited for.
+        let plan = self.waiting.pop_back_if(|(id, _)| *id == step);
+        plan.map(|(_, plan)| self.spare.push(plan)).is_some()
+    }
+
     fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError> {
         match self.waiting.pop_front() {
             Some((id, plan)) if id == step => {

@@ -116,6 +116,8 @@ pub(super) struct Running {
     pub(super) source: Option<(StepId, usize)>,
     /// Positions that were in the cache when it was first admitted.
     cached_tokens: usize,
+    /// Positions that have been computed for sure.
+    computed: usize,
     /// Tokens of the prompt that its reader knows to be read.
     read: usize,
     /// Positions at the end of those submitted whose tokens are guesses.
@@ -144,6 +146,7 @@ impl Running {
             id,
             submitted: cached_tokens,
             cached_tokens,
+            computed: cached_tokens,
             read: cached_tokens,
             guesses: 0,
             guessed_tokens: 0,
@@ -162,7 +165,7 @@ impl Running {
 
     /// Gives its cache up. What steps in flight yield for it is lost, and computed again.
     pub(super) fn set_back(mut self, kv: &mut Kv) -> Waiting {
-        self.remember(kv);
+        self.remember_computed(kv);
         kv.release(std::mem::take(&mut self.cache));
         (self.source, self.guesses) = (None, 0);
         Waiting::SetBack(Box::new(self))
@@ -170,7 +173,7 @@ impl Running {
 
     /// Goes on, as another sequence.
     pub(super) fn resume(self, id: SeqId, cache: Sequence) -> Running {
-        Running { id, submitted: cache.len(), cache, ..self }
+        Running { id, submitted: cache.len(), computed: cache.len(), cache, ..self }
     }
 
     /// Whether more is known than the one token after what was submitted: a prompt, or what has to be computed again.
@@ -199,6 +202,11 @@ impl Running {
     /// so in a later step.
     pub(super) fn remember(&mut self, kv: &mut Kv) {
         kv.remember(&mut self.cache, &self.tokens, self.submitted - self.guesses);
+    }
+
+    /// The same of what has been computed for sure, at an end: the last step may be taken back.
+    pub(super) fn remember_computed(&mut self, kv: &mut Kv) {
+        kv.remember(&mut self.cache, &self.tokens, self.computed);
     }
 
     /// Guesses for the positions after its next row of `row` tokens, at most `room`.
@@ -279,6 +287,7 @@ impl Running {
 
     /// The positions up to `end` have been computed.
     pub(super) fn read(&mut self, end: usize) {
+        self.computed = end;
         if end > self.read && end <= self.job.request.prompt.len() {
             self.read = end;
             // Only progress: a reader that is behind can do without.
