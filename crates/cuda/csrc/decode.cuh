@@ -101,7 +101,7 @@ struct Int8 {
 
     __device__ __forceinline__ static float prepare(const RowArgs& row, RowBatch& batch, uint8_t* memory, int part, int len,
                                                     float* reduce) {
-        return prepare_part_q8(row, batch, memory, part * QT_K, (part + len) * QT_K, reduce);
+        return prepare_part_q8(row, batch, Q8Row{memory}, part * QT_K, (part + len) * QT_K, reduce);
     }
 
     struct Sums {
@@ -109,7 +109,7 @@ struct Int8 {
 
         template <class Unit>
         __device__ __forceinline__ void add(const QtRaw& raw, int lane, float, const uint8_t* memory, int, int u) {
-            acc += multiply_one<Unit>(raw, lane, memory + u * Q8_UNIT);
+            multiply_one<Unit>(acc, raw, lane, memory + u * Q8_UNIT);
         }
 
         template <class F>

@@ -17,6 +17,69 @@ struct alignas(8) Q8Scale {
 // 256 values: for each group and t of a quad the bytes of its two k16 steps, in the order of Plane::bytes; then scales.
 constexpr int Q8_UNIT = QT_K + QT_K / Q8_GROUP * static_cast<int>(sizeof(Q8Scale));
 
+// A row of such units.
+struct Q8Row {
+    uint8_t* to;
+    // Word `t` of k16 step `step` of group `group`: bytes of the step's values 2t, 2t + 8, 2t + 1 and 2t + 9.
+    __device__ __forceinline__ void word(int group, int step, int t, uint32_t bytes) const {
+        *reinterpret_cast<uint32_t*>(to + group / 8 * Q8_UNIT + group % 8 * Q8_GROUP + t * 8 + step * 4) = bytes;
+    }
+    __device__ __forceinline__ void scale(int group, float scale, int first, int last) const {
+        const Q8Scale both = {scale, {static_cast<int16_t>(first), static_cast<int16_t>(last)}};
+        *reinterpret_cast<Q8Scale*>(to + group / 8 * Q8_UNIT + QT_K + group % 8 * sizeof(Q8Scale)) = both;
+    }
+};
+
+// What tf32 has of a number, and of the rest.
+struct Tf32Pair {
+    float most, rest;
+};
+__device__ __forceinline__ float tf32_of(float v) {
+    uint32_t t;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(t) : "f"(v));
+    return __uint_as_float(t);
+}
+__device__ __forceinline__ Tf32Pair tf32_pair(float v) {
+    const float most = tf32_of(v);
+    return {most, tf32_of(v - most)};
+}
+
+// Tiles of tokens for the kernels for many. For each unit of 256 values: of every 32 tokens four slabs of bytes, [token][64]
+// with 16-byte chunks exclusive-ored with half of the token's number, each with the tokens' two scales behind it; then of
+// every 32 the B fragments of the minima's steps, {most, rest} of pairs of groups of 32, [token][t]; then those of groups
+// of 16, for the first and for the last 32 of each slab.
+struct Q8Tile {
+    static constexpr int TOKENS = TILE_TOKENS, PART = 32, CODES = PART * 64, SLAB = CODES + PART * 8, SLABS = 4 * SLAB;
+    static constexpr int SUMS = PART * 64, SUMS_AT = TOKENS / PART * SLABS, SUMS_16_AT = SUMS_AT + TOKENS / PART * SUMS;
+    static constexpr int UNIT = SUMS_16_AT + TOKENS / PART * 2 * SUMS;
+};
+
+// A row of a tile.
+struct Q8TileRow {
+    uint8_t* tile;
+    int token;
+    __device__ __forceinline__ uint8_t* slab(int group) const {
+        return tile + group / 8 * Q8Tile::UNIT + token / Q8Tile::PART * Q8Tile::SLABS + group % 8 / 2 * Q8Tile::SLAB;
+    }
+    __device__ __forceinline__ void word(int group, int step, int t, uint32_t bytes) const {
+        const int chunk = (group % 2 * 2 + step) ^ (token / 2 & 3);
+        *reinterpret_cast<uint32_t*>(slab(group) + token % Q8Tile::PART * 64 + chunk * 16 + t * 4) = bytes;
+    }
+    __device__ __forceinline__ void scale(int group, float scale, int first, int last) const {
+        const int half = group % 2, place = token % Q8Tile::PART, part = token / Q8Tile::PART;
+        *reinterpret_cast<float*>(slab(group) + Q8Tile::CODES + place * 8 + half * 4) = scale;
+        uint8_t* fragment = tile + group / 8 * Q8Tile::UNIT + place * 64 + group % 8 / 2 * 16;
+        const Tf32Pair all = tf32_pair(scale * static_cast<float>(first + last));
+        float* sums = reinterpret_cast<float*>(fragment + Q8Tile::SUMS_AT + part * Q8Tile::SUMS);
+        sums[half] = all.most;
+        sums[2 + half] = all.rest;
+        const Tf32Pair low = tf32_pair(scale * static_cast<float>(first));
+        const Tf32Pair high = tf32_pair(scale * static_cast<float>(last));
+        float4* of_16 = reinterpret_cast<float4*>(fragment + Q8Tile::SUMS_16_AT + (2 * part + half) * Q8Tile::SUMS);
+        *of_16 = make_float4(low.most, high.most, low.rest, high.rest);
+    }
+};
+
 // Larger of two magnitudes; NaN if one is.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
     float v;
@@ -26,7 +89,8 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
 
 // Four values of a row, `k` the first one's column, of a thread that has the same eighth of a group as its lane: stored as
 // bytes with what belongs to their group. All lanes of a warp; those beyond the end do not `store`.
-__device__ __forceinline__ void store_q8(uint8_t* out, int k, const float4& y, bool store) {
+template <class Row>
+__device__ __forceinline__ void store_q8(const Row& out, int k, const float4& y, bool store) {
     float most = max_or_nan(max_or_nan(fabsf(y.x), fabsf(y.y)), max_or_nan(fabsf(y.z), fabsf(y.w)));
 #pragma unroll
     for (int d = 1; d < 8; d *= 2) most = max_or_nan(most, __shfl_xor_sync(~0u, most, d));
@@ -48,20 +112,14 @@ __device__ __forceinline__ void store_q8(uint8_t* out, int k, const float4& y, b
     const int last = __shfl_xor_sync(~0u, sum, 4);
     if (!store) return;
     // Of 16 values k16 … + 15, thread i of four has 4i …; words are t = 0 … 3, and a group's two steps alternate.
-    const int k16 = k % 32 / 16, t = k % 8 / 4 * 2 + (second ? 1 : 0);
-    *reinterpret_cast<uint32_t*>(out + k / QT_K * Q8_UNIT + k % QT_K / 32 * 32 + t * 8 + k16 * 4) = word;
-    if (threadIdx.x % 8 == 0) {
-        Q8Scale scale;
-        scale.scale = most * (1.0f / 127.0f);
-        scale.sums[0] = static_cast<int16_t>(sum);
-        scale.sums[1] = static_cast<int16_t>(last);
-        *reinterpret_cast<Q8Scale*>(out + k / QT_K * Q8_UNIT + QT_K + k % QT_K / 32 * 8) = scale;
-    }
+    out.word(k / Q8_GROUP, k % Q8_GROUP / 16, k % 8 / 4 * 2 + (second ? 1 : 0), word);
+    if (threadIdx.x % 8 == 0) out.scale(k / Q8_GROUP, most * (1.0f / 127.0f), sum, last);
 }
 
 // Columns `begin` to `end` of a row, multiples of 256, to `out`. Returns what their products are to be multiplied with.
 // `batch` has what `load_norm` gives for `begin`. All threads of the block, which has come together after the last store.
-__device__ __forceinline__ float prepare_part_q8(const RowArgs& a, RowBatch& batch, uint8_t* out, int begin, int end,
+template <class Row>
+__device__ __forceinline__ float prepare_part_q8(const RowArgs& a, RowBatch& batch, const Row& out, int begin, int end,
                                                  float* shared) {
     const Norm kind = static_cast<Norm>(a.norm.kind);
     const bool late = kind == Norm::Rms && !a.norm.bias && a.act < 0 && !a.other;

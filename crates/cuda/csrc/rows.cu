@@ -26,7 +26,7 @@ struct NormRowsArgs {
 
 namespace {
 // What becomes of rows.
-enum class Form { Fragments, Tiles, Bytes };
+enum class Form { Fragments, Tiles, Bytes, ByteTiles };
 // What they go through before: anything, or, known to the compiler, which then needs half the registers, a norm without a
 // bias, or nothing.
 enum class Through { Any, Rms, Nothing };
@@ -55,6 +55,12 @@ __device__ __forceinline__ void prepare(const PrepareArgs& a) {
         RowBatch batch;
         batch.load_norm(own, thread);
         uint8_t* out = reinterpret_cast<uint8_t*>(a.out + static_cast<size_t>(row) * a.out_stride);
+        unscale = prepare_part_q8(own, batch, Q8Row{out}, 0, padded, shared);
+    } else if (FORM == Form::ByteTiles) {
+        RowBatch batch;
+        batch.load_norm(own, thread);
+        half* tile = a.out + static_cast<size_t>(row / Q8Tile::TOKENS * Q8Tile::TOKENS) * a.out_stride;
+        const Q8TileRow out = {reinterpret_cast<uint8_t*>(tile), row % Q8Tile::TOKENS};
         unscale = prepare_part_q8(own, batch, out, 0, padded, shared);
     } else if (FORM == Form::Tiles) {
         half* tile = a.out + static_cast<size_t>(row / TILE_TOKENS * TILE_TOKENS) * a.out_stride;
@@ -74,6 +80,7 @@ KERNEL(prepare_tiles, Form::Tiles)
 KERNEL(prepare_tiles_rms, Form::Tiles, Through::Rms)
 KERNEL(prepare_tiles_plain, Form::Tiles, Through::Nothing)
 KERNEL(prepare_bytes, Form::Bytes)
+KERNEL(prepare_byte_tiles, Form::ByteTiles)
 
 // A norm of whole rows, stored or added.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) norm_rows(const NormRowsArgs a) {

@@ -88,6 +88,34 @@ pub(crate) struct TileArgs {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct ByteTileMatrix {
+    pub(crate) w: Address,
+    pub(crate) bias: Address,
+    pub(crate) out: Address,
+    pub(crate) rows: i32,
+    pub(crate) tiles: i32,
+    pub(crate) out_stride: i32,
+    pub(crate) unused: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct ByteTileArgs {
+    pub(crate) m: [ByteTileMatrix; 3],
+    pub(crate) x: Address,
+    pub(crate) x_unscale: Address,
+    pub(crate) cols: i32,
+    pub(crate) x_stride: i32,
+    pub(crate) tokens: i32,
+    pub(crate) segments: i32,
+    pub(crate) act: i32,
+    pub(crate) finish: i32,
+    pub(crate) factor: f32,
+    pub(crate) soft_cap: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct EmbedArgs {
     pub(crate) table: Address,
     pub(crate) tokens: Address,
@@ -345,6 +373,33 @@ pub(crate) struct SampleArgs {
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct LayoutArgs {
     pub(crate) out: Address,
+}
+
+#[cfg(feature = "lab")]
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct MmqArgs {
+    pub(crate) w: Address,
+    pub(crate) q: Address,
+    pub(crate) scales: Address,
+    pub(crate) out: Address,
+    pub(crate) rows: i32,
+    pub(crate) cols: i32,
+    pub(crate) tokens: i32,
+    pub(crate) padded: i32,
+}
+
+#[cfg(feature = "lab")]
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(crate) struct MmqQuantizeArgs {
+    pub(crate) x: Address,
+    pub(crate) q: Address,
+    pub(crate) scales: Address,
+    pub(crate) cols: i32,
+    pub(crate) tokens: i32,
+    pub(crate) padded: i32,
+    pub(crate) unused: i32,
 }
 
 #[cfg(feature = "lab")]

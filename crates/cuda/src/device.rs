@@ -20,7 +20,7 @@ use crate::launch::{Lane, Queue};
 use crate::matrix::{Matrix, has_wgmma};
 use crate::numerics::Numerics;
 #[cfg(feature = "lab")]
-pub use lab::{Observed, Rate, Repacked};
+pub use lab::{MmqProduct, MmqVariant, Observed, Rate, Repacked};
 use minfer_ops::*;
 use state::State;
 use std::cell::Cell;
@@ -63,6 +63,7 @@ struct Common {
     /// For any row; for a norm without a bias; for a row as it is.
     prepare_tiles: [Kernel; 3],
     prepare_bytes: Kernel,
+    prepare_byte_tiles: Kernel,
     norm_rows: Kernel,
     rope_angles: Kernel,
     /// Of a cache of f16, and of any types.
@@ -236,6 +237,7 @@ impl CudaDevice {
                 get("rows", "prepare_tiles_plain")?,
             ],
             prepare_bytes: get("rows", "prepare_bytes")?,
+            prepare_byte_tiles: get("rows", "prepare_byte_tiles")?,
             norm_rows: get("rows", "norm_rows")?,
             rope_angles: get("heads", "rope_angles")?,
             finish_heads: get("heads", "finish_heads")?,
@@ -337,7 +339,8 @@ impl Device for CudaDevice {
     /// Tiles of tokens fill the multiprocessors only together with many others; other kernels do not need so many, nor
     /// the memory for them.
     fn step_tokens(&self) -> usize {
-        if has_wgmma(&self.gpu.info) { 2048 } else { 512 }
+        let tiles = self.numerics == Numerics::Int8 || has_wgmma(&self.gpu.info);
+        if tiles { 2048 } else { 512 }
     }
 
     fn load_embedding(&mut self, table: Weight) -> Result<Embedding, DeviceError> {

@@ -37,8 +37,9 @@
 //! - The input is bytes under a scale for every 32 values: the largest magnitude over 127. The factor of a root mean
 //!   square norm without bias is applied to the product.
 //! - Sums of codes times bytes over a group of the weight's type (16 or 32 columns) are integers. What follows is single
-//!   precision in one order, that of `csrc/qt16/integer.cuh`, for each 256 columns; these are added ascending in a segment
-//!   of K, segments ascending.
+//!   precision: a segment of K is one chain of `fma(a, s·Σ, sum)` over its groups, ascending, with the scales of input and
+//!   weights, and for types with minima one more term behind every 256 columns, whose sum is two `m16n8k8` steps of tf32
+//!   (`csrc/qt16/integer.cuh`). Segments are added in ascending order.
 //!
 //! So the bits of a token's keys, values and logits do not depend on the other tokens of a step, and a prompt that is
 //! fed whole, in pieces or token by token gives the same. No sum uses float atomics.
@@ -66,7 +67,7 @@ mod testing;
 #[cfg(feature = "cuda")]
 pub use device::{CudaDevice, CudaOptions};
 #[cfg(feature = "lab")]
-pub use device::{Observed, Rate, Repacked};
+pub use device::{MmqProduct, MmqVariant, Observed, Rate, Repacked};
 #[cfg(feature = "cuda")]
 pub use driver::{GpuInfo, Unavailable, gpus};
 #[cfg(feature = "cuda")]

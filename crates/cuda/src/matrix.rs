@@ -1,5 +1,7 @@
 //! Weights on the GPU.
 
+mod byte_tiles;
+
 use crate::args::{
     Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, TileArgs, TileMatrix, at,
 };
@@ -36,6 +38,20 @@ pub(crate) enum Form {
     Tiles,
     /// Bytes, of the int8 profile.
     Bytes,
+    /// The same as tiles of [`TILE_TOKENS`] rows.
+    ByteTiles,
+}
+
+impl Form {
+    /// Whether rows are bytes, of the int8 profile.
+    pub(crate) fn is_bytes(self) -> bool {
+        matches!(self, Form::Bytes | Form::ByteTiles)
+    }
+
+    /// Whether rows are tiles, which [`tile_products`] takes.
+    pub(crate) fn is_tiles(self) -> bool {
+        matches!(self, Form::Tiles | Form::ByteTiles)
+    }
 }
 
 /// The input of a product: rows, each with a factor that its products are multiplied with.
@@ -140,6 +156,8 @@ pub(crate) struct Matrix {
     tiled: Option<Tiled>,
     /// Products with bytes, for few and for many tokens, in the int8 profile.
     bytes: Option<[Kernel; 2]>,
+    /// The same with tiles of tokens, if a multiprocessor has the memory for it.
+    byte_tiled: Option<byte_tiles::Kernels>,
     embed: Kernel,
 }
 
@@ -199,6 +217,7 @@ impl Matrix {
             },
             tiled: None,
             bytes: None,
+            byte_tiled: None,
             embed: kernels.get("weights", &format!("embed_{name}"))?,
         })
     }
@@ -237,6 +256,10 @@ impl Matrix {
                 Numerics::Int8 if codes => Some(products(kernels, "int8", name, BYTES_TILE)?),
                 _ => None,
             },
+            byte_tiled: match numerics {
+                Numerics::Int8 if codes => byte_tiles::load(lane.gpu, kernels, self.ty, name, unit_bytes)?,
+                _ => None,
+            },
             ..*self
         }))
     }
@@ -273,7 +296,7 @@ impl Matrix {
 
     /// What undoes the scale of weights in a product: bytes are multiplied with weights as they are.
     fn unscale(&self, form: Form) -> f32 {
-        if form == Form::Bytes { 1.0 } else { 1.0 / self.scale }
+        if form.is_bytes() { 1.0 } else { 1.0 / self.scale }
     }
 
     /// Columns that its products go over: in QT16 those of whole units, zero behind its own.
@@ -297,6 +320,20 @@ impl Matrix {
     /// Whether products with bytes are the profile's.
     pub(crate) fn takes_bytes(&self) -> bool {
         self.bytes.is_some()
+    }
+
+    /// Whether products with `tokens` as bytes take tiles of them.
+    pub(crate) fn takes_byte_tiles(&self, tokens: usize) -> bool {
+        self.byte_tiled.is_some() && tokens >= byte_tiles::MANY
+    }
+
+    /// Whether a gate and its up, `other`, of `tokens` tokens in a form of tiles may be one launch.
+    pub(crate) fn gates(&self, other: &Matrix, form: Form, tokens: usize) -> bool {
+        let has_kernel = match form {
+            Form::Tiles => self.tiled.is_some(),
+            _ => self.byte_tiled.is_some_and(|kernels| kernels.gate(tokens)),
+        };
+        has_kernel && self.goes_with(other)
     }
 
     /// How it lies in memory.
@@ -353,7 +390,9 @@ impl Matrix {
             Layout::Qt16 => groups.div_ceil(QT16_WARPS / k_segments(self.cols)),
         };
         let products = match input.form {
-            Form::Tiles => return tile_products(lane, &[(self, bias, output)], input, None),
+            Form::Tiles | Form::ByteTiles => {
+                return tile_products(lane, &[(self, bias, output)], input, None);
+            }
             Form::Fragments => self.products,
             Form::Bytes => self.bytes,
         };
@@ -400,9 +439,11 @@ impl Matrix {
     }
 }
 
-/// The form of `rows` rows that products with all of `matrices` take: bytes or tiles, if they all take these.
+/// The form of `rows` rows that products with all of `matrices` take: bytes, tiles, or both, if they all take these.
 pub(crate) fn form_for<'a>(rows: usize, matrices: impl Iterator<Item = &'a Matrix> + Clone) -> Form {
-    if matrices.clone().all(Matrix::takes_bytes) {
+    if matrices.clone().all(|matrix| matrix.takes_byte_tiles(rows)) {
+        Form::ByteTiles
+    } else if matrices.clone().all(Matrix::takes_bytes) {
         Form::Bytes
     } else if matrices.clone().all(|matrix| matrix.takes_tiles(rows)) {
         Form::Tiles
@@ -441,6 +482,12 @@ pub(crate) fn tile_products(
     input: Input,
     gated: Option<Gated>,
 ) -> Result<(), DeviceError> {
+    if input.form == Form::ByteTiles {
+        let (kernel, shape, args) = byte_tiles::launch(products, input, gated)?;
+        // SAFETY: the matrices are as loaded, outputs have `input.rows` rows, which stages take from the reserved buffers
+        // after checking widths, and inputs have room for whole tiles.
+        return unsafe { lane.enqueue(kernel, shape, &args) };
+    }
     let rows = products.iter().map(|(matrix, ..)| matrix.rows);
     let height = match gated {
         Some(_) => TileHeight::Tall,

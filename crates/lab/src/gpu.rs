@@ -1,9 +1,13 @@
-//! `layout` and `probe`: what needs a GPU, and says so where there is none.
+//! `layout`, `mmq` and `probe`: what needs a GPU, and says so where there is none.
 
 use std::fmt::Write as _;
 
+#[cfg(feature = "cuda")]
+use anyhow::Context as _;
 use anyhow::{Result, bail};
 use minfer_lab::layout::{self, Proof};
+#[cfg(feature = "cuda")]
+use minfer_lab::pairs::{Pairs, Verdict};
 
 /// Prove where tensor-core instructions, and our kernels, have the values of their operands
 ///
@@ -84,6 +88,95 @@ fn on_gpu(gpu: usize, proofs: &mut Vec<Proof>) -> Result<Option<String>> {
         });
     }
     Ok(left_out)
+}
+
+/// Compare variants of one product of Q4_K with many tokens, by interleaved pairs
+///
+/// The experiment of unrolling the loop over groups: with nibbles unpacked in shared memory (wide), which leaves room for
+/// fewer blocks, and packed (nb); and the int8 profile's own kernel (nb2). TFLOP/s.
+#[cfg(feature = "cuda")]
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  minfer-lab mmq\n  minfer-lab mmq --first nb --second nb2 --tokens 512")]
+pub(crate) struct MmqArgs {
+    /// Number of the GPU
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    gpu: usize,
+    /// Rows of the matrix
+    #[arg(long, value_name = "N", default_value_t = 18944, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    rows: u32,
+    /// Its columns, a multiple of 256
+    #[arg(long, value_name = "N", default_value_t = 3584, value_parser = clap::value_parser!(u32).range(256..=1 << 20))]
+    cols: u32,
+    /// Tokens
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    tokens: u32,
+    /// Pairs
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// A variant, and one that it is compared with; all of the experiment if left out
+    #[arg(long, value_name = "VARIANT", requires = "second")]
+    first: Option<String>,
+    /// See `--first`
+    #[arg(long, value_name = "VARIANT", requires = "first")]
+    second: Option<String>,
+    /// Blocks that share a multiprocessor at most; as many as fit if left out
+    #[arg(long, value_name = "N", requires = "first", value_parser = clap::value_parser!(u32).range(1..=8))]
+    blocks: Option<u32>,
+}
+
+#[cfg(feature = "cuda")]
+impl MmqArgs {
+    pub(crate) fn run(self) -> Result<String> {
+        use minfer_cuda::{CudaDevice, CudaOptions, MmqVariant::*};
+        let device = CudaDevice::new(&CudaOptions { gpu: self.gpu, ..CudaOptions::default() })?;
+        let [rows, cols, tokens] = [self.rows, self.cols, self.tokens].map(|n| n as usize);
+        let product = device.mmq_random(rows, cols, tokens)?;
+        let flop = 2.0 * rows as f64 * cols as f64 * tokens as f64;
+        let named = |name: &str| {
+            let found = minfer_cuda::MmqVariant::ALL.into_iter().find(|variant| variant.name() == name);
+            let names = minfer_cuda::MmqVariant::ALL.map(minfer_cuda::MmqVariant::name).join(", ");
+            found.with_context(|| format!("{name:?} is none of {names}"))
+        };
+        let all = match (&self.first, &self.second) {
+            (Some(first), Some(second)) => {
+                let blocks = self.blocks.unwrap_or_default() as usize;
+                vec![(named(first)?, named(second)?, blocks)]
+            }
+            _ => vec![
+                (Wide, WideUnrolled, 1),
+                (Nb, NbUnrolled, 1),
+                (Nb, NbUnrolled, 2),
+                (WideUnrolled, NbUnrolled, 0),
+                (NbUnrolled, Nb2, 0),
+            ],
+        };
+        let mut text = format!("{}\n\n{}\n", device.info().name, Verdict::HEAD);
+        for (first, second, blocks) in all {
+            let rate = |variant| -> Result<f64> { Ok(flop / product.seconds(variant, blocks, 8)? / 1e12) };
+            for _ in 0..2 {
+                rate(first)?;
+                rate(second)?;
+            }
+            let mut pairs = Vec::new();
+            for pair in 0..self.pairs {
+                // Which one is first alternates.
+                let (a, b) = if pair % 2 == 0 {
+                    (rate(first)?, rate(second)?)
+                } else {
+                    let b = rate(second)?;
+                    (rate(first)?, b)
+                };
+                pairs.push((a, b));
+            }
+            let name = |variant: minfer_cuda::MmqVariant| match blocks {
+                0 => variant.name().to_owned(),
+                n => format!("{}, {n} a multiprocessor at most", variant.name()),
+            };
+            let verdict = Pairs { pairs }.verdict().context("no pairs")?;
+            writeln!(text, "{}", verdict.row(&name(first), &name(second)))?;
+        }
+        Ok(text)
+    }
 }
 
 /// Measure what this GPU can do at most: memory, tensor-core instructions, unpacking, launches

@@ -30,6 +30,8 @@ enum Command {
     Ledger(LedgerArgs),
     Layout(gpu::LayoutArgs),
     #[cfg(feature = "cuda")]
+    Mmq(gpu::MmqArgs),
+    #[cfg(feature = "cuda")]
     Probe(gpu::ProbeArgs),
     Ab(ab::Args),
 }
@@ -238,6 +240,8 @@ fn main() -> ExitCode {
         Command::Census(args) => args.run(),
         Command::Ledger(args) => args.run(),
         Command::Layout(args) => args.run(),
+        #[cfg(feature = "cuda")]
+        Command::Mmq(args) => args.run(),
         #[cfg(feature = "cuda")]
         Command::Probe(args) => args.run(),
         Command::Ab(args) => args.run(),

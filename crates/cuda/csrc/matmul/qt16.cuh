@@ -53,7 +53,8 @@ struct Int8 {
         auto scale_of = [&](int n, int column, int block) {
             return reinterpret_cast<const Q8Scale*>(at(8 * n + 2 * t + column) + QT_K)[block];
         };
-        multiply_bytes<U, NT>(acc, raw, lane, bytes_of, scale_of);
+        auto scales_of = [&](int n) { return *reinterpret_cast<const uint4*>(at(8 * n + g) + QT_K + t * 16); };
+        multiply_bytes<U, NT>(acc, raw, lane, bytes_of, scale_of, scales_of);
     }
 };
 

@@ -69,19 +69,30 @@ struct QtGroups {
 
     __device__ static void min_fragment(uint32_t (&a)[4], const Scales&) {}
 
-    // In the int8 profile: weights are codes less ZERO times a group's scale, plus its offset. Of the groups of slab t,
-    // of rows g and g + 8.
+    // In the int8 profile: weights are codes less ZERO times a group's scale, plus a factor of the row times the group's
+    // minimum. Of the groups of slab t, of rows g and g + 8; from what `load_meta` reads.
     static constexpr int ZERO = T::ZERO;
-    static constexpr bool OFFSET = Meta::OFFSET;
+    static constexpr bool OFFSET = Meta::OFFSET, BY_ROWS = false;
 
-    __device__ static void integer_scales(float (&s)[2][GROUPS], float (&c)[2][GROUPS], const QtRaw& r, int lane) {
+    template <class Read>
+    __device__ static void load_meta(QtRaw& r, const uint8_t* unit, int lane) {
+        Meta::template load<Read>(r, unit + Plane::BYTES, lane);
+    }
+
+    __device__ static void integer_scales(float (&s)[2][GROUPS], const QtRaw& r, int lane) {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
 #pragma unroll
-            for (int j = 0; j < GROUPS; ++j) {
-                s[row][j] = Meta::scale(r, lane, row, j);
-                c[row][j] = Meta::offset(r, row, j);
-            }
+            for (int j = 0; j < GROUPS; ++j) s[row][j] = Meta::scale(r, lane, row, j);
+        }
+    }
+
+    __device__ static void minima(float (&m)[2][GROUPS], float (&factor)[2], const QtRaw& r, int) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            factor[row] = Meta::min_factor(r, row);
+#pragma unroll
+            for (int j = 0; j < GROUPS; ++j) m[row][j] = Meta::minimum(r, row, j);
         }
     }
 };
@@ -129,4 +140,6 @@ struct HalfPairs {
     __device__ static half2 pair(const QtRaw& r, int row, int j) { return as_half2(word_of(r.rest, 2 * row + j)); }
     __device__ static float scale(const QtRaw& r, int, int row, int j) { return __low2float(pair(r, row, j)); }
     __device__ static float offset(const QtRaw& r, int row, int j) { return __high2float(pair(r, row, j)); }
+    __device__ static float minimum(const QtRaw& r, int row, int j) { return offset(r, row, j); }
+    __device__ static float min_factor(const QtRaw&, int) { return 1.0f; }
 };

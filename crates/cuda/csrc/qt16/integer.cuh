@@ -1,10 +1,12 @@
 // Units of QT16 times bytes: the int8 profile. Sums of a group's codes with the input's bytes are integers, hence exact in
-// any order; what follows is in floats and has one order. For each row and unit of 256 k:
+// any order; what follows is in floats and has one order. A segment of K is one chain, for each row, over its groups and
+// units ascending:
 //
-//   p(t) = Σ over the groups of slab t, ascending: s · (a · sum) + c · (a · Σ bytes), a fused step for each term
-//   unit = (p(0) + p(1)) + (p(2) + p(3))
+//   sum ← fma(a, s · Σ, sum) for each group: a the scale of the input's group, s the weights', Σ the integer
+//   sum ← fma(f, M, sum) behind each unit of a type with minima: f the row's factor, M = Σ m · (a · Σ bytes) over its groups
 //
-// with a the scale of the input's group, s and c scale and offset of the weights'. Units of a segment are added ascending.
+// M is two chained m16n8k8 steps of tf32 for each eight groups, from zero: minima are exact there, a · Σ bytes are two
+// numbers, what tf32 has of it and of the rest.
 #pragma once
 #include "../prepare_int8.cuh"
 
@@ -22,6 +24,23 @@ __device__ __forceinline__ void mma_m16n8k16(int (&d)[4], uint32_t a0, uint32_t 
         : "r"(a0), "r"(a1), "r"(b));
 }
 
+
+// D += A · B: 16×8 (row) by 8×8 (column) of tf32. Lane l = 4g + t holds a[0]: row g, k t; a[1]: row g + 8; a[2], a[3]: the
+// same, k t + 4; b0, b1: k t and t + 4 of column g; d as in m16n8k16.
+__device__ __forceinline__ void mma_m16n8k8(float (&d)[4], const float (&a)[4], float b0, float b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+          "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+// The same from zero.
+__device__ __forceinline__ void mma_m16n8k8_first(float (&d)[4], const float (&a)[4], float b0, float b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+          "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)), "f"(0.0f));
+}
+
 // Sum of group `j` of 16 or 32 bytes among those of a slab, whose scales are two.
 template <int GROUPS>
 __device__ __forceinline__ int group_sum(const Q8Scale (&x)[2], int j) {
@@ -29,14 +48,35 @@ __device__ __forceinline__ int group_sum(const Q8Scale (&x)[2], int j) {
     return x[j / 2].sums[j % 2];
 }
 
-// One unit times one token. Each column of B is a group of the token and zero elsewhere, so that one accumulator is the
-// sums of eight groups. The result is for row g in even lanes and for row g + 8 in odd ones. `x`: the unit's input.
+// M of the header, of the minima of rows g and g + 8 in slab t, and of the input's two scales there of column g.
+template <int GROUPS>
+__device__ __forceinline__ void multiply_minima(float (&d)[4], const float (&m)[2][GROUPS], const Q8Scale (&x)[2]) {
+    d[0] = d[1] = d[2] = d[3] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < GROUPS; j += 2) {
+        const float a[4] = {m[0][j], m[1][j], m[0][j + 1], m[1][j + 1]};
+        const Tf32Pair b0 = tf32_pair(x[j * 2 / GROUPS].scale * static_cast<float>(group_sum<GROUPS>(x, j)));
+        const Tf32Pair b1 = tf32_pair(x[(j + 1) * 2 / GROUPS].scale * static_cast<float>(group_sum<GROUPS>(x, j + 1)));
+        mma_m16n8k8(d, a, b0.most, b1.most);
+        mma_m16n8k8(d, a, b0.rest, b1.rest);
+    }
+}
+
+// Adds one unit times one token to `acc`. Each column of B is a group of the token and zero elsewhere, so that one
+// accumulator is the sums of eight groups. `acc` is of row g in even lanes and of row g + 8 in odd ones. `x`: the unit's
+// input.
 template <class U>
-__device__ __forceinline__ float multiply_one(const QtRaw& raw, int lane, const uint8_t* x) {
+__device__ __forceinline__ void multiply_one(float& acc, const QtRaw& raw, int lane, const uint8_t* x) {
     constexpr int GROUPS = U::GROUPS, UPPER = U::Plane::BYTE_UPPER, SETS = GROUPS / 2;
     const int g = lane / 4, t = lane % 4;
     Q8Scale scale[2];
     *reinterpret_cast<uint4*>(scale) = *reinterpret_cast<const uint4*>(x + QT_K + t * 16);
+    float least[4] = {}, factor[2] = {};
+    if constexpr (U::OFFSET) {
+        float m[2][GROUPS];
+        U::minima(m, factor, raw, lane);
+        multiply_minima<GROUPS>(least, m, scale);
+    }
     // Column c of set i is group c, or, of groups of 16, c % 2 of the 32 values number c / 2 · 2 + i.
     uint2 b[SETS];
 #pragma unroll
@@ -67,50 +107,56 @@ __device__ __forceinline__ float multiply_one(const QtRaw& raw, int lane, const 
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[0][e] += sum[1][e];
     }
-    float s[2][GROUPS], c[2][GROUPS], p[2] = {0.0f, 0.0f};
-    U::integer_scales(s, c, raw, lane);
+    float s[2][GROUPS];
+    U::integer_scales(s, raw, lane);
+    // Each lane of a pair takes over one of the rows, so that it has the groups of two slabs.
+    const bool odd = lane & 1;
+    float v[2 * GROUPS];
 #pragma unroll
     for (int j = 0; j < GROUPS; ++j) {
-        const float a = scale[j * 2 / GROUPS].scale;
-        const float bytes = a * static_cast<float>(group_sum<GROUPS>(scale, j));
-#pragma unroll
-        for (int row = 0; row < 2; ++row) {
-            const float v = a * static_cast<float>(sum[j / 2 % SETS][row * 2 + j % 2]);
-            p[row] = fmaf(row ? s[row][j] * (1.0f / UPPER) : s[row][j], v, p[row]);
-            if (U::OFFSET) p[row] = fmaf(c[row][j], bytes, p[row]);
-        }
+        const int* sums = sum[j / 2 % SETS];
+        const float low = s[0][j] * static_cast<float>(sums[j % 2]);
+        const float high = s[1][j] * (1.0f / UPPER) * static_cast<float>(sums[2 + j % 2]);
+        const float own = odd ? high : low, other = __shfl_xor_sync(~0u, odd ? low : high, 1);
+        v[j] = odd ? other : own;
+        v[GROUPS + j] = odd ? own : other;
     }
-    // Each lane of a pair takes over one of the rows.
-    const bool odd = lane & 1;
-    float y = (odd ? p[1] : p[0]) + __shfl_xor_sync(~0u, odd ? p[0] : p[1], 1);
-    return y + __shfl_xor_sync(~0u, y, 2);
+    const uint4* scales = reinterpret_cast<const uint4*>(x + QT_K + (t & 2) * 16);
+    const uint4 first = scales[0], second = scales[1];
+    const float a[4] = {__uint_as_float(first.x), __uint_as_float(first.z), __uint_as_float(second.x),
+                        __uint_as_float(second.z)};
+    // The first half of the unit, then the second one, which other lanes have.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < 2 * GROUPS; ++j) acc = fmaf(a[j * 2 / GROUPS], v[j], acc);
+        acc = __shfl_sync(~0u, acc, half == 0 ? lane & ~2 : lane | 2);
+    }
+    if (U::OFFSET) acc = fmaf(odd ? factor[1] : factor[0], odd ? least[2] : least[0], acc);
 }
 
 // One unit times NT groups of 8 tokens, the same sums. bytes_of(n, block) gives the B fragment of 32 values of token g of
-// group n, scale_of(n, column, block) their scale of token 2t + column.
-template <class U, int NT, class B, class S>
-__device__ __forceinline__ void multiply_bytes(float (&acc)[NT][4], const QtRaw& raw, int lane, B bytes_of, S scale_of) {
+// group n, scale_of(n, column, block) their scale of token 2t + column, scales_of(n) those of slab t of token g.
+template <class U, int NT, class B, class S, class M>
+__device__ __forceinline__ void multiply_bytes(float (&acc)[NT][4], const QtRaw& raw, int lane, B bytes_of, S scale_of,
+                                               M scales_of) {
     constexpr int GROUPS = U::GROUPS, UPPER = U::Plane::BYTE_UPPER, HALVES = GROUPS / 2;
-    float s[2][GROUPS], c[2][GROUPS], unit[NT][4], pair[NT][4];
-    U::integer_scales(s, c, raw, lane);
+    float s[2][GROUPS];
+    U::integer_scales(s, raw, lane);
 #pragma unroll
     for (int slab = 0; slab < 4; ++slab) {
         const int from = (lane & ~3) | slab;
-        float p[NT][4];
-#pragma unroll
-        for (int n = 0; n < NT; ++n) p[n][0] = p[n][1] = p[n][2] = p[n][3] = 0.0f;
 #pragma unroll
         for (int block = 0; block < 2; ++block) {
             uint32_t a[4];
             U::Plane::bytes(a, raw, 2 * slab + block);
-            float w[HALVES][2], offset[HALVES][2];
+            float w[HALVES][2];
 #pragma unroll
             for (int h = 0; h < HALVES; ++h) {
-                const int j = block * HALVES + h;
 #pragma unroll
                 for (int row = 0; row < 2; ++row) {
-                    w[h][row] = __shfl_sync(~0u, row ? s[row][j] * (1.0f / UPPER) : s[row][j], from);
-                    offset[h][row] = U::OFFSET ? __shfl_sync(~0u, c[row][j], from) : 0.0f;
+                    const float own = s[row][block * HALVES + h];
+                    w[h][row] = __shfl_sync(~0u, row ? own * (1.0f / UPPER) : own, from);
                 }
             }
 #pragma unroll
@@ -119,12 +165,12 @@ __device__ __forceinline__ void multiply_bytes(float (&acc)[NT][4], const QtRaw&
                 const Q8Scale scale[2] = {scale_of(n, 0, 2 * slab + block), scale_of(n, 1, 2 * slab + block)};
 #pragma unroll
                 for (int h = 0; h < HALVES; ++h) {
-                    int sum[4], bytes[2];
+                    int sum[4];
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
-                        bytes[e] = HALVES == 1 ? scale[e].sums[0] + scale[e].sums[1] : scale[e].sums[h];
-                        sum[e] = -U::ZERO * bytes[e];
-                        sum[2 + e] = -U::ZERO * UPPER * bytes[e];
+                        const int bytes = HALVES == 1 ? scale[e].sums[0] + scale[e].sums[1] : scale[e].sums[h];
+                        sum[e] = -U::ZERO * bytes;
+                        sum[2 + e] = -U::ZERO * UPPER * bytes;
                     }
                     if (HALVES == 1) {
                         mma_m16n8k32(sum, a, b.x, b.y);
@@ -133,22 +179,22 @@ __device__ __forceinline__ void multiply_bytes(float (&acc)[NT][4], const QtRaw&
                     }
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
-                        const float x = scale[e % 2].scale;
-                        p[n][e] = fmaf(w[h][e / 2], x * static_cast<float>(sum[e]), p[n][e]);
-                        if (U::OFFSET) p[n][e] = fmaf(offset[h][e / 2], x * static_cast<float>(bytes[e % 2]), p[n][e]);
+                        acc[n][e] = fmaf(scale[e % 2].scale, w[h][e / 2] * static_cast<float>(sum[e]), acc[n][e]);
                     }
                 }
             }
         }
+    }
+    if constexpr (U::OFFSET) {
+        float m[2][GROUPS], factor[2], least[4];
+        U::minima(m, factor, raw, lane);
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
+            Q8Scale scale[2];
+            *reinterpret_cast<uint4*>(scale) = scales_of(n);
+            multiply_minima<GROUPS>(least, m, scale);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                if (slab % 2 == 0) pair[n][e] = p[n][e];
-                if (slab % 2 == 1) pair[n][e] = pair[n][e] + p[n][e];
-                if (slab == 1) unit[n][e] = pair[n][e];
-                if (slab == 3) acc[n][e] += unit[n][e] + pair[n][e];
-            }
+            for (int e = 0; e < 4; ++e) acc[n][e] = fmaf(factor[e / 2], least[e], acc[n][e]);
         }
     }
 }

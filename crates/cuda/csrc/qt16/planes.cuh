@@ -5,7 +5,8 @@
 //
 // `bytes` gives the registers of an m16n8k32 A fragment of the group of 32 number `group`, codes as bytes, those of rows
 // 8 … 15 times BYTE_UPPER: rows g and g + 8 of its first k16 step, then of its second. The k of a register's bytes are
-// 2t, 2t + 8, 2t + 1 and 2t + 9 of the step.
+// 2t, 2t + 8, 2t + 1 and 2t + 9 of the step. `load_slab` reads what a lane owns of one slab: groups 0 and 1 then are those
+// of the slab.
 #pragma once
 
 // Nibbles in the order of the header of qt16.cuh: rows 8 … 15 are the upper ones, which need no shift.
@@ -26,6 +27,10 @@ struct NibblePlane {
     __device__ static void load(QtRaw& r, const uint8_t* unit, int lane) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) r.q[s] = Read::b16(unit + s * 512 + lane * 16);
+    }
+    template <class Read>
+    __device__ static void load_slab(QtRaw& r, const uint8_t* unit, int lane, int slab) {
+        r.q[0] = Read::b16(unit + slab * 512 + lane * 16);
     }
 
     __device__ static void codes(uint32_t (&q)[4], const QtRaw& r, int slab, int step) {
@@ -72,6 +77,12 @@ struct PairPlane {
     __device__ static void load(QtRaw& r, const uint8_t* unit, int lane) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) r.more[h] = Read::b16(unit + h * 512 + lane * 16);
+    }
+    template <class Read>
+    __device__ static void load_slab(QtRaw& r, const uint8_t* unit, int lane, int slab) {
+        const uint2 v = Read::b8(unit + slab / 2 * 512 + lane * 16 + slab % 2 * 8);
+        r.more[0].x = v.x;
+        r.more[0].y = v.y;
     }
 
     // The same `by` bits further up.
@@ -137,6 +148,11 @@ struct BitMore {
         Base::template load<Read>(r, unit, lane);
         r.q[4] = Read::b16(unit + Base::BYTES + lane * 16);
     }
+    template <class Read>
+    __device__ static void load_slab(QtRaw& r, const uint8_t* unit, int lane, int slab) {
+        Base::template load_slab<Read>(r, unit, lane, slab);
+        r.q[4].x = Read::b4(unit + Base::BYTES + lane * 16 + slab * 4);
+    }
 
     __device__ static void codes(uint32_t (&q)[4], const QtRaw& r, int slab, int step) {
         const uint32_t w = word_of(r.q[4], slab);
@@ -181,6 +197,11 @@ struct SixBitPlane {
     __device__ static void load(QtRaw& r, const uint8_t* unit, int lane) {
         NibblePlane::load<Read>(r, unit, lane);
         PairPlane::load<Read>(r, unit + NibblePlane::BYTES, lane);
+    }
+    template <class Read>
+    __device__ static void load_slab(QtRaw& r, const uint8_t* unit, int lane, int slab) {
+        NibblePlane::load_slab<Read>(r, unit, lane, slab);
+        PairPlane::load_slab<Read>(r, unit + NibblePlane::BYTES, lane, slab);
     }
 
     __device__ static void codes(uint32_t (&q)[4], const QtRaw& r, int slab, int step) {
@@ -235,6 +256,11 @@ struct BytePlane {
 #pragma unroll
         for (int h = 0; h < 8; ++h) r.q[h] = Read::b16(unit + h * 512 + lane * 16);
     }
+    template <class Read>
+    __device__ static void load_slab(QtRaw& r, const uint8_t* unit, int lane, int slab) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) r.q[h] = Read::b16(unit + slab * 1024 + h * 512 + lane * 16);
+    }
 
     __device__ static void codes(uint32_t (&q)[4], const QtRaw& r, int slab, int step) {
 #pragma unroll
@@ -271,6 +297,10 @@ struct LevelPlane {
     template <class Read>
     __device__ static void load(QtRaw& r, const uint8_t* unit, int lane) {
         NibblePlane::load<Read>(r, unit, lane);
+    }
+    template <class Read>
+    __device__ static void load_slab(QtRaw& r, const uint8_t* unit, int lane, int slab) {
+        NibblePlane::load_slab<Read>(r, unit, lane, slab);
     }
 
     // The two words of a step.

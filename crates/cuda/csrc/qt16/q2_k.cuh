@@ -26,9 +26,12 @@ struct Q2KScales {
         const uint32_t s = (row ? r.rest.y : r.rest.x) >> (8 * j) & 15;
         return __low2float(as_half2(row ? r.rest.w : r.rest.z)) * static_cast<float>(s);
     }
-    __device__ static float offset(const QtRaw& r, int row, int j) {
-        const uint32_t m = (row ? r.rest.y : r.rest.x) >> (8 * j + 4) & 15;
-        return __high2float(as_half2(row ? r.rest.w : r.rest.z)) * -static_cast<float>(m);
+    __device__ static float offset(const QtRaw& r, int row, int j) { return min_factor(r, row) * minimum(r, row, j); }
+    __device__ static float minimum(const QtRaw& r, int row, int j) {
+        return static_cast<float>((row ? r.rest.y : r.rest.x) >> (8 * j + 4) & 15);
+    }
+    __device__ static float min_factor(const QtRaw& r, int row) {
+        return -__high2float(as_half2(row ? r.rest.w : r.rest.z));
     }
 };
 

@@ -18,7 +18,12 @@ struct QtK {
     template <class Read>
     __device__ static void load(QtRaw& r, const uint8_t* unit, int lane) {
         Plane::template load<Read>(r, unit, lane);
-        // d, dmin and the packed scales of rows g and g + 8.
+        load_meta<Read>(r, unit, lane);
+    }
+
+    // d, dmin and the packed scales of rows g and g + 8.
+    template <class Read>
+    __device__ static void load_meta(QtRaw& r, const uint8_t* unit, int lane) {
         r.more[0] = Read::b16(unit + META + lane / 4 * 16);
         r.more[1] = Read::b16(unit + META + (lane / 4 + 8) * 16);
     }
@@ -34,22 +39,33 @@ struct QtK {
         uint32_t s[2], m[2];
     };
 
+    // Packed integers of groups 2t and 2t + 1 of row g or g + 8: scales, and minima.
+    __device__ static void integers(uint32_t (&scale)[2], uint32_t (&minimum)[2], const QtRaw& r, int lane, int row) {
+        const int t = lane % 4, shift = 16 * (t % 2);
+        // Bytes 0…3, 4…7 and 8…11 of the packed scales; groups 2t and 2t + 1 are bytes 2t % 4 and the next.
+        const uint32_t low = r.more[row].y, mid = r.more[row].z, high = r.more[row].w;
+        const uint32_t sc = t < 2 ? low & 0x3f3f3f3f : (high & 0x0f0f0f0f) | (low >> 2 & 0x30303030);
+        const uint32_t mn = t < 2 ? mid & 0x3f3f3f3f : (high >> 4 & 0x0f0f0f0f) | (mid >> 2 & 0x30303030);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            scale[j] = sc >> (shift + 8 * j) & 255;
+            minimum[j] = mn >> (shift + 8 * j) & 255;
+        }
+    }
+
     // Scales, and minima negated, of groups 2t and 2t + 1 of rows g and g + 8: d and dmin times the packed integers.
     __device__ static void factors(float (&s)[2][2], float (&m)[2][2], const QtRaw& r, int lane, float d_scale,
                                    float min_scale) {
-        const int t = lane % 4, shift = 16 * (t % 2);
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             const half2 d = as_half2(r.more[row].x);
             const float unit = __low2float(d) * d_scale, unit_min = __high2float(d) * -min_scale;
-            // Bytes 0…3, 4…7 and 8…11 of the packed scales; groups 2t and 2t + 1 are bytes 2t % 4 and the next.
-            const uint32_t low = r.more[row].y, mid = r.more[row].z, high = r.more[row].w;
-            const uint32_t sc = t < 2 ? low & 0x3f3f3f3f : (high & 0x0f0f0f0f) | (low >> 2 & 0x30303030);
-            const uint32_t mn = t < 2 ? mid & 0x3f3f3f3f : (high >> 4 & 0x0f0f0f0f) | (mid >> 2 & 0x30303030);
+            uint32_t sc[2], mn[2];
+            integers(sc, mn, r, lane, row);
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                s[row][j] = unit * static_cast<float>(sc >> (shift + 8 * j) & 255);
-                m[row][j] = unit_min * static_cast<float>(mn >> (shift + 8 * j) & 255);
+                s[row][j] = unit * static_cast<float>(sc[j]);
+                m[row][j] = unit_min * static_cast<float>(mn[j]);
             }
         }
     }
@@ -88,12 +104,39 @@ struct QtK {
         a[1] = a[3] = all.m[1];
     }
 
-    // In the int8 profile: weights are codes times a group's scale, plus its offset.
+    // In the int8 profile: weights are codes times a group's scale, plus a factor of the row times the group's minimum.
     static constexpr int GROUPS = 2, ZERO = 0;
-    static constexpr bool OFFSET = true;
+    static constexpr bool OFFSET = true, BY_ROWS = true;
 
-    __device__ static void integer_scales(float (&s)[2][GROUPS], float (&c)[2][GROUPS], const QtRaw& r, int lane) {
-        factors(s, c, r, lane, 1.0f, 1.0f);
+    __device__ static void integer_scales(float (&s)[2][GROUPS], const QtRaw& r, int lane) {
+        float unused[2][2];
+        factors(s, unused, r, lane, 1.0f, 1.0f);
+    }
+
+    __device__ static void minima(float (&m)[2][GROUPS], float (&factor)[2], const QtRaw& r, int lane) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            uint32_t unused[2], mn[2];
+            integers(unused, mn, r, lane, row);
+            factor[row] = -__high2float(as_half2(r.more[row].x));
+#pragma unroll
+            for (int j = 0; j < 2; ++j) m[row][j] = static_cast<float>(mn[j]);
+        }
+    }
+
+    // The same of one row and four groups, the first ones or the last, from what scales a unit.
+    template <class Read>
+    __device__ static void of_row(float (&s)[4], float (&m)[4], float& factor, const uint8_t* meta, int row, bool last) {
+        const uint4 v = Read::b16(meta + row * 16);
+        const uint32_t sc = last ? (v.w & 0x0f0f0f0f) | (v.y >> 2 & 0x30303030) : v.y & 0x3f3f3f3f;
+        const uint32_t mn = last ? (v.w >> 4 & 0x0f0f0f0f) | (v.z >> 2 & 0x30303030) : v.z & 0x3f3f3f3f;
+        const half2 d = as_half2(v.x);
+        factor = -__high2float(d);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            s[j] = __low2float(d) * static_cast<float>(sc >> (8 * j) & 255);
+            m[j] = static_cast<float>(mn >> (8 * j) & 255);
+        }
     }
 };
 

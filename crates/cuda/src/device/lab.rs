@@ -1,5 +1,7 @@
 //! What the laboratory asks of a GPU: where it has the values of its fragments, and what it can do at most.
 
+mod mmq;
+
 use super::CudaDevice;
 use crate::args::{LayoutArgs, RateArgs, at};
 use crate::driver::Shape;
@@ -9,6 +11,8 @@ use crate::numerics::Numerics;
 use crate::qt16;
 use minfer_ops::{DeviceError, GgmlType, Weight};
 use std::time::Instant;
+
+pub use mmq::{MmqProduct, MmqVariant};
 
 /// What is looked at: a kernel of `csrc/lab/layout.cu`, which says what its results are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

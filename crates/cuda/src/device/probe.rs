@@ -50,7 +50,7 @@ impl CudaDevice {
             let tuned = QT16_TYPES.iter().any(|(t, _)| t == ty);
             let int8 = self.numerics == Numerics::Int8 && has_codes(*ty);
             let layouts: &[&str] = match tuned {
-                true if int8 => &["int8"],
+                true if int8 => &["int8", "byte_tiles"],
                 true if wgmma => &["qt16", "wgmma"],
                 true => &["qt16"],
                 false => &["file"],

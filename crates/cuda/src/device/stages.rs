@@ -118,6 +118,7 @@ impl CudaDevice {
                 _ => any,
             },
             Form::Bytes => self.common.prepare_bytes,
+            Form::ByteTiles => self.common.prepare_byte_tiles,
         };
         self.enqueue(kernel, Shape::new([to.rows, 1, 1], ROW_THREADS), &args)
     }
@@ -139,7 +140,7 @@ impl CudaDevice {
 
     /// Products of one input, in as few launches as their types allow.
     fn store_all(&self, products: &[(&LoadedLinear, &Buffer<f32>)], input: Input) -> Result<(), DeviceError> {
-        if input.form != Form::Tiles {
+        if !input.form.is_tiles() {
             return products.iter().try_for_each(|(linear, out)| self.store(linear, input, out));
         }
         let mut rest: Vec<_> = products
@@ -444,10 +445,11 @@ impl CudaDevice {
             self.prepare_and_clear(&Source { norm, ..Source::rows(&state.x, width) }, input, clear)?;
         }
         if let Some(gate) = &stage.gate
-            && input.form == Form::Tiles
-            && gate.matrix.goes_with(&stage.up.matrix)
+            && input.form.is_tiles()
+            && gate.matrix.gates(&stage.up.matrix, input.form, input.rows)
         {
-            let most = at(&state.token_most, 0);
+            // Bytes do without the largest magnitude.
+            let most = if input.form == Form::Tiles { at(&state.token_most, 0) } else { 0 };
             let output = Output { out: at(&state.gate, 0), stride: inner, finish: Finish::Store };
             let products = [gate, &stage.up].map(|linear| (&*linear.matrix, linear.bias(), output));
             let gated = Gated { act: activation_number(stage.activation), most };

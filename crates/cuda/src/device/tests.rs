@@ -59,10 +59,11 @@ fn product(device: &CudaDevice, matrix: &Matrix, x: &[f32], rows: std::ops::Rang
     let from = device.gpu.alloc::<f32>(values.len(), "test").expect("memory");
     device.gpu.upload(values, &from).expect("a copy");
     let input = device.input_for(state.inner.input(rows.len(), cols), &[matrix]);
-    let form = match (matrix.takes_bytes(), matrix.takes_tiles(rows.len())) {
+    let form = match (matrix.takes_bytes(), rows.len()) {
+        (true, tokens) if matrix.takes_byte_tiles(tokens) => Form::ByteTiles,
         (true, _) => Form::Bytes,
-        (false, true) => Form::Tiles,
-        (false, false) => Form::Fragments,
+        (false, tokens) if matrix.takes_tiles(tokens) => Form::Tiles,
+        (false, _) => Form::Fragments,
     };
     assert_eq!(input.form, form);
     device.prepare(&Source::rows(&from, cols), input).expect("a launch");
@@ -178,7 +179,7 @@ fn ordinary_error(found: &[f32], values: &[f32], x: &[f32], shape: [usize; 2]) -
 /// Parts of a batch have the bits of the whole.
 fn check_company(device: &CudaDevice, matrix: &Matrix, x: &[f32], whole: &[f32], what: &str) {
     let rows = matrix.rows;
-    for part in [0..1, 5..8, 3..11, 40..72, 31..70, 60..200] {
+    for part in [0..1, 5..8, 3..11, 40..72, 31..70, 90..187, 60..200] {
         let alone = product(device, matrix, x, part.clone());
         let same = alone.iter().zip(&whole[part.start * rows..]).all(|(a, w)| a.to_bits() == w.to_bits());
         assert!(same, "{what}: tokens {part:?} alone differ");
@@ -216,6 +217,12 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
             assert_eq!(
                 matrix.takes_tiles(33),
                 matrix.layout() == Layout::Qt16 && crate::matrix::has_wgmma(&device.gpu.info)
+            );
+            // Tiles of bytes have kernels of every GPU.
+            let takes = |tokens| bytes.as_ref().map(|bytes| bytes.takes_byte_tiles(tokens));
+            assert_eq!(
+                [takes(63), takes(64)],
+                bytes.as_ref().map_or([None; 2], |_| [Some(false), Some(true)])
             );
             let tokens = 200;
             let mut x = Numbers(cols as u64).heavy(tokens * cols, 1.0);

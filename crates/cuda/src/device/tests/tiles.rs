@@ -124,3 +124,66 @@ fn joined_tiles_have_the_bits_of_single_products() {
         }
     }
 }
+
+/// The same of tiles of bytes, and their single products against the kernel that takes rows of bytes.
+#[test]
+fn joined_tiles_of_bytes_have_the_bits_of_single_products() {
+    let Some(mut device) = device() else { return };
+    let (tokens, cols) = (150, 1024);
+    device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
+    for (ty, _) in crate::kernels::QT16_TYPES.iter().filter(|(ty, _)| has_codes(*ty)) {
+        let linears =
+            [200, 128, 40, 200].map(|rows| tuned_linear(&mut device, *ty, rows, cols, Numerics::Int8));
+        let x = device.gpu.alloc::<f32>(tokens * cols, "test").expect("memory");
+        device.gpu.upload(&Numbers(5).heavy(tokens * cols, 1.0), &x).expect("a copy");
+        let state = device.state().expect("memory");
+        let input = device.input_for(state.normed.input(tokens, cols), &[&linears[0].matrix]);
+        assert_eq!(input.form, Form::ByteTiles);
+        let out = |linear: &LoadedLinear| -> Buffer<f32> {
+            let out = device.gpu.alloc(tokens * linear.matrix.rows, "test").expect("memory");
+            // What is not written stays NaN.
+            device.gpu.upload(&vec![f32::NAN; tokens * linear.matrix.rows], &out).expect("a copy");
+            out
+        };
+        let to = |linear: &LoadedLinear, out: &Buffer<f32>| Output {
+            out: at(out, 0),
+            stride: linear.matrix.rows,
+            finish: Finish::Store,
+        };
+        let rows_of_bytes = Input { form: Form::Bytes, ..state.inner.input(tokens, cols) };
+        device.prepare(&Source::rows(&x, cols), rows_of_bytes).expect("a launch");
+        device.prepare(&Source::rows(&x, cols), input).expect("a launch");
+        let (joined, single): (Vec<_>, Vec<_>) = linears[..3].iter().map(|l| (out(l), out(l))).unzip();
+        let products: Vec<_> =
+            linears.iter().zip(&joined).map(|(l, out)| (&*l.matrix, l.bias(), to(l, out))).collect();
+        tile_products(device.lane(), &products, input, None).expect("a launch");
+        for ((linear, joined), single) in linears.iter().zip(&joined).zip(&single) {
+            device.store(linear, rows_of_bytes, single).expect("a launch");
+            let same = bits(&device, joined) == bits(&device, single);
+            assert!(same, "{ty}: {} rows", linear.matrix.rows);
+        }
+        let (gate, up) = (&linears[0], &linears[3]);
+        // Where shared memory is short, a gate and its up are launches of their own.
+        if !gate.matrix.gates(&up.matrix, input.form, tokens) {
+            assert!(device.gpu.info.shared_per_block < 128 << 10, "{ty}");
+            continue;
+        }
+        let [gates, ups, found, expected] = [(); 4].map(|()| out(gate));
+        device.store(gate, input, &gates).expect("a launch");
+        device.store(up, input, &ups).expect("a launch");
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let gated = Gated { act: super::stages::activation_number(activation), most: 0 };
+            let products = [gate, up].map(|l| (&*l.matrix, l.bias(), to(l, &found)));
+            tile_products(device.lane(), &products, input, Some(gated)).expect("a launch");
+            let source = Source {
+                other: at(&ups, 0),
+                activation: Some(activation),
+                plain: at(&expected, 0),
+                ..Source::rows(&gates, gate.matrix.rows)
+            };
+            let scratch = Input { rows: tokens, ..state.inner.input(tokens, gate.matrix.rows) };
+            device.prepare(&source, scratch).expect("a launch");
+            assert!(bits(&device, &found) == bits(&device, &expected), "{ty}: {activation:?}");
+        }
+    }
+}
