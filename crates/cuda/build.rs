@@ -73,6 +73,7 @@ fn build() -> Result<(), String> {
     write("modules.rs", &table)?;
     write("ptxas.txt", &results.concat())?;
     println!("cargo::rustc-env=MINFER_CUDA_ARCHS={}", archs.join(","));
+    println!("cargo::rustc-env=MINFER_NVCC={}", nvcc.display());
     Ok(())
 }
 

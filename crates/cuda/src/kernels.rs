@@ -16,6 +16,10 @@ pub fn module(name: &str) -> Option<&'static [u8]> {
 /// Architectures that this build has kernels for, as `MINFER_CUDA_ARCHS` takes them.
 pub const ARCHS: &str = env!("MINFER_CUDA_ARCHS");
 
+/// The compiler that made them.
+#[cfg(feature = "lab")]
+pub const NVCC: &str = env!("MINFER_NVCC");
+
 /// What ptxas said of every kernel.
 pub(crate) const PTXAS: &str = include_str!(concat!(env!("OUT_DIR"), "/ptxas.txt"));
 

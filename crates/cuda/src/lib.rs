@@ -70,6 +70,8 @@ pub use device::{CudaDevice, CudaOptions};
 pub use device::{MmqProduct, MmqVariant, Observed, Rate, Repacked};
 #[cfg(feature = "cuda")]
 pub use driver::{GpuInfo, Unavailable, gpus};
+#[cfg(feature = "lab")]
+pub use kernels::NVCC;
 #[cfg(feature = "cuda")]
 pub use kernels::{ARCHS, KERNEL_TYPES, module};
 pub use numerics::Numerics;
