@@ -79,7 +79,8 @@ pub enum Stopped {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were not computed, as an earlier request had done so.
+    /// Those of them that were not computed, as an earlier request had done so: whole blocks
+    /// ([`Limits::block_tokens`](crate::executor::Limits::block_tokens), 64 with our models), so none of a shorter prompt.
     pub cached_tokens: usize,
     /// Tokens generated, an end-of-generation token included: the number of [`Event::Token`]s.
     pub completion_tokens: usize,

@@ -83,7 +83,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Detokenize(args) => args.run().map(|()| Outcome::Done),
         Command::Template(args) => args.run().map(|()| Outcome::Done),
         Command::Inspect(args) => args.run().map(|()| Outcome::Done),
-        Command::Synth(args) => args.run().map(|()| Outcome::Done),
+        Command::Synth(args) => args.run(),
         Command::Pull(args) => args.run().map(|()| Outcome::Done),
         Command::List(args) => args.run().map(|()| Outcome::Done),
         Command::Rm(args) => args.run().map(|()| Outcome::Done),

@@ -7,6 +7,7 @@ mod mix;
 mod shape;
 mod vocabulary;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
@@ -42,6 +43,9 @@ pub enum Error {
     /// The weights cannot be made.
     #[error(transparent)]
     Quant(#[from] QuantError),
+    /// `progress` said so.
+    #[error("stopped")]
+    Stopped,
 }
 
 /// What becomes of a tensor's values.
@@ -59,7 +63,8 @@ struct Planned {
     content: Content,
 }
 
-/// Writes a model of `shape` to `path`, replacing what is there. `progress` hears the bytes written and their total.
+/// Writes a model of `shape` to `path`, replacing what is there. `progress` hears the bytes written and their total, and says
+/// whether to go on.
 ///
 /// # Errors
 ///
@@ -69,7 +74,7 @@ pub fn write(
     shape: &Shape,
     mix: Mix,
     seed: u64,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<(), Error> {
     if let Some(what) = shape.problem() {
         return Err(Error::Shape { name: shape.name.clone(), what });
@@ -94,7 +99,9 @@ pub fn write(
             let bytes: Vec<u8> = piece?;
             writer.write(&bytes)?;
             done += bytes.len() as u64;
-            progress(done, total);
+            if progress(done, total).is_break() {
+                return Err(Error::Stopped);
+            }
             let _ = empty.send(bytes);
         }
         writer.finish()?;
@@ -274,7 +281,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.gguf");
         let mut last = (0, 0);
-        write(&path, shape, mix, seed, &mut |done, total| last = (done, total)).unwrap();
+        write(&path, shape, mix, seed, &mut |done, total| {
+            last = (done, total);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
         assert!(last.0 == last.1 && last.1 > 0);
         (std::fs::read(&path).unwrap(), Gguf::open(&path).unwrap())
     }
@@ -327,7 +338,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.gguf");
         let shape = Shape { n_head_kv: 3, ..tiny(Family::Llama, true) };
-        let e = write(&path, &shape, Mix::Q4KM, 0, &mut |_, _| {}).unwrap_err();
+        let e = write(&path, &shape, Mix::Q4KM, 0, &mut |_, _| ControlFlow::Continue(())).unwrap_err();
         assert!(matches!(e, Error::Shape { .. }) && !path.exists(), "{e}");
     }
 }

@@ -97,7 +97,10 @@ pub enum Error {
         limit: usize,
     },
     /// The system has no thread with a stack for the chat template.
-    #[error("no thread with a stack of {bytes} bytes for the chat template")]
+    #[error(
+        "no thread with a stack of {bytes} bytes for the chat template, of which only what is used is taken; a limit of address \
+         space (ulimit -v) must leave room for it"
+    )]
     TemplateThread {
         /// Bytes of stack asked for.
         bytes: usize,

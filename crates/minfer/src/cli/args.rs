@@ -342,7 +342,7 @@ pub(super) struct SamplingArgs {
     #[arg(long, value_name = "N", default_value_t = Dry::default().allowed_length, value_parser = parse_positive)]
     pub dry_allowed_length: usize,
     /// How many of the last tokens are searched for repetitions; all if left out
-    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    #[arg(long, value_name = "N")]
     pub dry_penalty_last_n: Option<usize>,
     /// No repetition goes past this text; may be given several times, `none` is no text; a new line, `:`, `"` and `*` if left out
     #[arg(long = "dry-sequence-breaker", value_name = "TEXT")]

@@ -1,13 +1,16 @@
 //! `minfer synth`.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use minfer::facts::human_bytes;
-use minfer::synth::{Mix, Shape};
+use minfer::synth::{Error, Mix, Shape};
 
+use super::Outcome;
 use super::args::usage;
+use super::interrupt::{interrupted, on_interrupt};
 use super::terminal::{bar, note, read_file};
 
 /// Write a model of a known shape with random weights
@@ -33,7 +36,7 @@ pub(super) struct Args {
 
 impl Args {
     /// Runs the command.
-    pub(super) fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<Outcome> {
         let shape = match Shape::known(&self.shape) {
             Some(shape) => shape,
             None if self.shape.ends_with(".json") => {
@@ -48,14 +51,21 @@ impl Args {
                 )));
             }
         };
+        // The part that is written goes with it.
+        on_interrupt(|| {})?;
         let start = Instant::now();
         let bar = bar(0, "writing");
         let mut bytes = 0;
-        minfer::synth::write(&self.out, &shape, self.mix, self.seed, &mut |done, total| {
+        let written = minfer::synth::write(&self.out, &shape, self.mix, self.seed, &mut |done, total| {
             bytes = total;
             bar.set_length(total);
             bar.set_position(done);
-        })?;
+            if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        match written {
+            Err(Error::Stopped) => return Ok(Outcome::Interrupted),
+            written => written?,
+        }
         bar.finish_and_clear();
         let seconds = start.elapsed().as_secs_f64();
         note(&format!(
@@ -64,6 +74,6 @@ impl Args {
             human_bytes(bytes),
             bytes as f64 / seconds / 1e9
         ));
-        Ok(())
+        Ok(Outcome::Done)
     }
 }

@@ -51,3 +51,24 @@ fn an_interrupt_ends_the_answer_with_a_summary() {
     assert_eq!(status.code(), Some(130), "{text}");
     assert!(text.contains("generated"), "{text}");
 }
+
+#[test]
+fn an_interrupt_of_synth_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let out = dir.path().join("big.gguf");
+    let files = || std::fs::read_dir(dir.path()).expect("the directory").count();
+    let mut child = minfer()
+        .args(["synth", "llama-3.1-8b"])
+        .arg(&out)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let start = Instant::now();
+    while files() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing is written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    send("-TERM", child.id());
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(files(), 0);
+}
