@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 #[cfg(feature = "cuda")]
 use minfer::GpuNumerics;
-use minfer::cpu::{CpuOptions, Isa, Numerics, Repack};
+use minfer::cpu::{CpuOptions, Host, Isa, Numerics, Repack};
 use minfer::engine::SamplingParams;
 use minfer::engine::sampling::Dry;
 use minfer::gguf::Gguf;
@@ -95,9 +95,21 @@ pub(super) struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// An instruction set that the machine does not have is wrong usage.
+    fn check_isa(&self) -> Result<()> {
+        match self.isa {
+            Some(isa) if !isa.available() => {
+                let levels: Vec<&str> = Host::levels().into_iter().map(Isa::name).collect();
+                Err(usage(format!("--isa {isa}: this machine has {}", levels.join(", "))))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What runs the model. A profile that it does not have is refused.
     #[cfg(feature = "cuda")]
     pub(super) fn choice(&self) -> Result<DeviceChoice> {
+        self.check_isa()?;
         match (self.device, self.numerics) {
             (Device::Cuda, NumericsArg::Exact | NumericsArg::Fast) => {
                 Err(usage("--numerics exact and fast are the CPU's; a GPU has f16 and int8"))
@@ -120,6 +132,7 @@ impl DeviceArgs {
     /// What runs the model: the CPU, which is all that this build has.
     #[cfg(not(feature = "cuda"))]
     pub(super) fn choice(&self) -> Result<DeviceChoice> {
+        self.check_isa()?;
         let gpu = match (self.device, self.numerics) {
             (Device::Cuda, _) => "--device cuda",
             (_, NumericsArg::F16) => "--numerics f16",

@@ -39,7 +39,9 @@ impl Args {
     pub(super) fn run(self) -> Result<()> {
         let gguf = open(&self.model)?;
         let facts = Facts::of(&gguf);
-        let device = CpuDevice::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() })?;
+        let mut device = CpuDevice::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() })?;
+        // As a load would.
+        let repacked = device.settle_repack(gguf.tensors().map(|t| t.data().len() as u64).sum());
         let options = LoadOptions { context: self.ctx, ..LoadOptions::default() };
         let plan = plan_memory(&gguf, &device, &options).map_err(|e| e.to_string());
         let vocabulary = Tokenizer::from_gguf(gguf.metadata()).map_err(|e| e.to_string());
@@ -55,6 +57,7 @@ impl Args {
                 "kernels": facts.kernels(device.isa(), device.numerics()),
                 "memory": plan.as_ref().ok().map(memory_json),
                 "memory_available": free,
+                "repack": repacked,
                 "gpu": gpu.as_ref().map(|gpu| match gpu {
                     Ok(gpu) => json!({
                         "name": gpu.name,
@@ -91,7 +94,11 @@ impl Args {
             Err(e) => format!("template      cannot be used: {}\n", e.replace('\n', " ")),
         };
         text += &match (&plan, reason) {
-            (Ok(plan), None) => runs("runs here", plan, free),
+            (Ok(plan), None) if repacked => runs("runs here", plan, free),
+            (Ok(plan), None) => {
+                let slower = "                weights stay in the file's layout (--repack off), which is slower: memory is short\n";
+                runs("runs here", plan, free) + slower
+            }
             (_, Some(why)) | (Err(why), None) => format!("runs here     no: {why}\n"),
         };
         text += &match &gpu {
