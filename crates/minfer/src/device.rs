@@ -8,7 +8,7 @@ use minfer_cuda::{CudaDevice, CudaOptions};
 use minfer_engine::executor::{Executor, Limits, StepError, StepId, StepOutput, StepPlan};
 use minfer_gguf::Gguf;
 use minfer_model::{DecoderSpec, LoadOptions, MemoryPlan, Model};
-use minfer_ops::Device as _;
+use minfer_ops::{Device as _, DeviceError};
 
 use crate::{Error, Options};
 
@@ -190,7 +190,11 @@ pub fn load_model(
         #[cfg(not(feature = "cuda"))]
         DeviceChoice::Cuda { .. } => return Err(Error::Gpu(gpu_unavailable().unwrap_or_default())),
     }
-    let mut device = CpuDevice::new(&options.cpu).map_err(minfer_model::Error::from)?;
+    let mut device = CpuDevice::new(&options.cpu).map_err(|error| match error {
+        // What was asked for, and not what happened on the way.
+        DeviceError::Fault(what) => Error::Cpu(what),
+        error => minfer_model::Error::from(error).into(),
+    })?;
     let repacked = device.settle_repack(gguf.tensors().map(|t| t.data().len() as u64).sum());
     if !repacked && options.cpu.repack == minfer_cpu::Repack::Auto {
         tracing::warn!("memory is short: weights stay in the file's layout (--repack off), which is slower");

@@ -35,6 +35,9 @@ pub enum Error {
     /// A model that cannot be loaded.
     #[error(transparent)]
     Model(#[from] minfer_model::Error),
+    /// What was asked of the CPU and it does not have.
+    #[error("{0}")]
+    Cpu(String),
     /// A GPU that was asked for and cannot be used.
     #[error("no GPU: {0}")]
     Gpu(String),

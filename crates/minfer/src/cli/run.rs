@@ -73,6 +73,9 @@ impl Args {
     pub(super) fn run(self) -> Result<Outcome> {
         let prompt = self.prompt()?;
         let sampling = self.sampling.params()?;
+        if self.stop.iter().any(String::is_empty) {
+            return Err(usage("--stop is empty"));
+        }
         let gguf = open(&self.model.model)?;
         let llm = self.load(&gguf)?;
         let tokens = self.tokens(&llm, &prompt)?;
