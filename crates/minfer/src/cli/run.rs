@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -90,10 +91,19 @@ impl Args {
         };
         let mut generation = llm.generate(tokens, &options).context("cannot generate")?;
         let canceller = generation.canceller();
-        on_interrupt(move || canceller.cancel())?;
+        let answering = Arc::new(AtomicBool::new(false));
+        on_interrupt({
+            let answering = answering.clone();
+            move || {
+                canceller.cancel();
+                if !answering.load(Ordering::Relaxed) {
+                    note("stopping after this step of the prompt; once more ends at once");
+                }
+            }
+        })?;
         let streamed = match self.logprobs {
-            Some(_) => stream_logprobs(&mut generation, llm.tokenizer()),
-            None => stream(&mut generation),
+            Some(_) => stream_logprobs(&mut generation, llm.tokenizer(), &answering),
+            None => stream(&mut generation, &answering),
         };
         if let Some(summary) = generation.summary() {
             self.summarize(&llm, summary);
@@ -185,9 +195,10 @@ pub(super) fn speed(tokens: usize, time: Duration) -> String {
 }
 
 /// Writes the text as it comes, and a newline after it.
-fn stream(generation: &mut Generation) -> Result<()> {
+fn stream(generation: &mut Generation, answering: &AtomicBool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     for piece in generation {
+        answering.store(true, Ordering::Relaxed);
         out.write_all(piece?.as_bytes())?;
         out.flush()?;
     }
@@ -196,9 +207,10 @@ fn stream(generation: &mut Generation) -> Result<()> {
 }
 
 /// Writes a JSON object per token. Natural logarithms of the softmax of the model's own logits, before all sampling.
-fn stream_logprobs(generation: &mut Generation, tokenizer: &Tokenizer) -> Result<()> {
+fn stream_logprobs(generation: &mut Generation, tokenizer: &Tokenizer, answering: &AtomicBool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     while let Some(piece) = generation.next_piece() {
+        answering.store(true, Ordering::Relaxed);
         let piece = piece?;
         let (Some(id), Some(logprobs)) = (piece.token, piece.logprobs) else { continue };
         let mut line = scored(tokenizer, id, logprobs.chosen);
