@@ -68,7 +68,7 @@ impl Prefixes {
         let mut path = Vec::new();
         let mut at = ROOT;
         for edge in tokens.chunks_exact(block_tokens) {
-            let Some(&next) = self.node(at).and_then(|node| node.children.get(edge)) else { break };
+            let Some(next) = self.child(at, edge) else { break };
             path.push(next);
             at = next;
         }

@@ -134,7 +134,7 @@ impl Args {
             return Err(usage("no tests: all of -p, -n and --pg are 0 or absent"));
         }
         let host = Host::detect();
-        let threads = if self.threads.is_empty() { vec![host.cores.threads()] } else { self.threads.clone() };
+        let threads = self.threads(&host);
         let mut report = Report::new(std::io::stdout(), self.format(), &self.chosen());
         for source in &self.model {
             let gguf = open(source)?;
@@ -149,6 +149,11 @@ impl Args {
             }
         }
         Ok(report.finish()?)
+    }
+
+    /// Numbers of threads to measure with.
+    fn threads(&self, host: &Host) -> Vec<usize> {
+        if self.threads.is_empty() { vec![host.cores.threads()] } else { self.threads.clone() }
     }
 
     /// What the table shows because it was asked for.
@@ -180,16 +185,13 @@ impl Args {
 
     /// All combinations of models, prompts, generations and numbers of sequences.
     fn run_batched(&self) -> Result<()> {
-        let host = Host::detect();
-        let threads = if self.threads.is_empty() { vec![host.cores.threads()] } else { self.threads.clone() };
-        let pairs = self.n_prompt.iter().flat_map(|p| self.n_gen.iter().map(move |g| (*p, *g)));
-        let pairs: Vec<(usize, usize)> = pairs.filter(|(p, g)| p + g > 0).collect();
-        let tests: Vec<BatchedTest> = pairs
-            .into_iter()
-            .flat_map(|(n_prompt, n_gen)| {
-                self.npl.iter().map(move |&parallel| BatchedTest { n_prompt, n_gen, parallel })
-            })
-            .collect();
+        let threads = self.threads(&Host::detect());
+        let mut tests = Vec::new();
+        for &n_prompt in &self.n_prompt {
+            for &n_gen in self.n_gen.iter().filter(|n_gen| n_prompt + **n_gen > 0) {
+                tests.extend(self.npl.iter().map(|&parallel| BatchedTest { n_prompt, n_gen, parallel }));
+            }
+        }
         let Some(context) = tests.iter().map(BatchedTest::context).max() else {
             return Err(usage("no tests: -p and -n are 0"));
         };
@@ -211,8 +213,7 @@ impl Args {
                         kv_types: self.cache.types(),
                     };
                     let mut model = self.load(&gguf, n_threads, load)?.model;
-                    let gpu = !matches!(model, AnyModel::Cpu(_));
-                    let n_gpu_layers = if gpu { 99 } else { 0 };
+                    let n_gpu_layers = if model.cpu().is_some() { 0 } else { 99 };
                     let mut batched = Batched::new(&mut model, n_batch);
                     for &test in &tests {
                         let (prompt, generation) = batched.run(test, self.repetitions)?;
