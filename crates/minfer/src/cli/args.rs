@@ -176,8 +176,8 @@ pub(super) enum NumericsArg {
     Fast,
     /// Half precision with sums in single precision and a fixed order, on a GPU
     F16,
-    /// Bytes under a scale for every 32 values with integer sums and a fixed order, on a GPU: one token at a time is
-    /// faster than with f16, prompts are slower
+    /// Bytes under a scale for every 32 values with integer sums and a fixed order, on a GPU; how fast it is beside f16 has
+    /// not been measured since it has kernels for prompts
     Int8,
 }
 
