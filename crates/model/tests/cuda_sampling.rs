@@ -177,11 +177,11 @@ fn specs(numbers: &mut Numbers, count: usize, vocab: usize) -> Vec<SampleSpec> {
             SampleSpec {
                 temperature: numbers.choose(&[1.0, 0.8, 0.1, 1e-3, 1e-30, 1e-45, 2.0, 10.0, 1e3, 3e38, 0.0]),
                 top_k: numbers.choose(&top_ks),
-                typical_p: 1.0,
                 top_p: numbers.choose(&[1.0, 1.0, 0.95, 0.5, unit, 1e-30, 0.0, near, 0.999]),
                 min_p: numbers.choose(&[0.0, 0.0, 0.05, 1e-6, 1e-30, unit, near, 1.0]),
                 seed: numbers.next(),
                 position: numbers.next(),
+                ..SampleSpec::GREEDY
             }
         })
         .collect()
