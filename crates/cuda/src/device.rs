@@ -34,8 +34,8 @@ const GRAPH_TOKENS: usize = 16;
 pub struct CudaOptions {
     /// Number of the GPU.
     pub gpu: usize,
-    /// Numerics profile.
-    pub numerics: Numerics,
+    /// Numerics profile; that of its kind, [`Numerics::of`], if left out.
+    pub numerics: Option<Numerics>,
 }
 
 /// A GPU that runs a decoder.
@@ -280,7 +280,7 @@ impl CudaDevice {
             keeps_normed: false,
             gated: Cell::new(0),
             pending: Cell::new(None),
-            numerics: options.numerics,
+            numerics: options.numerics.unwrap_or(Numerics::of(gpu.info.capability)),
             kernels,
             gpu,
         })

@@ -1,11 +1,11 @@
 //! What the tests on a GPU share.
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
-use crate::{CudaDevice, CudaOptions};
+use crate::{CudaDevice, CudaOptions, Numerics};
 
 /// The first GPU. Without one the test that asks says so and ends: there is nothing to test.
 pub(crate) fn device() -> Option<CudaDevice> {
-    match CudaDevice::new(&CudaOptions::default()) {
+    match CudaDevice::new(&CudaOptions { numerics: Some(Numerics::F16), ..CudaOptions::default() }) {
         Ok(device) => Some(device),
         Err(why) => {
             eprintln!("SKIPPED, nothing was tested: {why}");

@@ -24,16 +24,15 @@ pub enum DeviceChoice {
     Cuda {
         /// Its number.
         gpu: usize,
-        /// Its numerics profile.
-        numerics: GpuNumerics,
+        /// Its numerics profile; that of its kind if left out, `minfer_cuda::Numerics::of`.
+        numerics: Option<GpuNumerics>,
     },
 }
 
 /// A numerics profile of GPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuNumerics {
     /// Inputs of products in half precision.
-    #[default]
     F16,
     /// Inputs of products as bytes under a scale for every 32 values.
     Int8,
@@ -181,10 +180,10 @@ pub fn load_model(
         }
         #[cfg(feature = "cuda")]
         DeviceChoice::Cuda { gpu, numerics } => {
-            let numerics = match numerics {
+            let numerics = numerics.map(|numerics| match numerics {
                 GpuNumerics::F16 => minfer_cuda::Numerics::F16,
                 GpuNumerics::Int8 => minfer_cuda::Numerics::Int8,
-            };
+            });
             return load_cuda(gguf, CudaOptions { gpu, numerics }, options, progress);
         }
         #[cfg(not(feature = "cuda"))]

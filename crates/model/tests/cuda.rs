@@ -27,7 +27,7 @@ fn device() -> Option<CudaDevice> {
 }
 
 fn device_with(numerics: Numerics) -> Option<CudaDevice> {
-    match CudaDevice::new(&CudaOptions { numerics, ..CudaOptions::default() }) {
+    match CudaDevice::new(&CudaOptions { numerics: Some(numerics), ..CudaOptions::default() }) {
         Ok(device) => Some(device),
         Err(why) => {
             eprintln!("SKIPPED, nothing was tested: {why}");

@@ -144,7 +144,10 @@ fn gpu_text() -> String {
             human_bytes(gpu.memory)
         );
         text += &match gpu.unusable {
-            None => "                will be used; --device cpu does not\n".to_owned(),
+            None => {
+                let numerics = minfer::cuda::Numerics::of(gpu.capability);
+                format!("                will be used, with --numerics {numerics}; --device cpu does not\n")
+            }
             Some(why) => format!("                not used: {why}\n"),
         };
     }
@@ -171,6 +174,7 @@ fn gpu_report() -> Value {
             "multiprocessors": gpu.multiprocessors,
             "memory": gpu.memory,
             "driver_cuda": gpu.driver,
+            "numerics": minfer::cuda::Numerics::of(gpu.capability).name(),
             "unusable": gpu.unusable.as_ref().map(ToString::to_string),
         })
     });
