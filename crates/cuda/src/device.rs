@@ -85,6 +85,8 @@ struct Common {
     sample_draw: Kernel,
     decode_matmul: Kernel,
     decode_matmul_int8: Kernel,
+    /// Clusters of both of them that run at a time, of [`decode::SPLITS`] blocks.
+    decode_clusters: [usize; 2],
     /// For heads of [`decode::ATTENTION_HEADS`] channels; of short contexts, and of long ones or larger heads.
     decode_attention: [Option<Kernel>; 3],
     decode_attention_deep: [Option<Kernel>; 3],
@@ -267,6 +269,8 @@ impl CudaDevice {
             sample_draw: get("sample", "sample_draw")?,
             decode_matmul: with_shared("decode", "decode_matmul")?,
             decode_matmul_int8: with_shared("decode_int8", "decode_matmul_int8")?,
+            decode_clusters: decode::clusters(&gpu, with_shared("decode", "decode_matmul")?)
+                .map_err(|failure| Unavailable::Failed(failure.to_string()))?,
             decode_attention: decode_attention("")?,
             decode_attention_deep: decode_attention("_deep")?,
             decode_attention_bf16: decode_attention("_bf16")?,

@@ -313,6 +313,29 @@ impl Gpu {
         unsafe { call!(self.driver(), cuFuncSetAttribute(kernel.0, sys::MAX_DYNAMIC_SHARED, bytes as c_int)) }
     }
 
+    /// Clusters of a launch that run at a time, if nothing else does: fewer than their blocks would be without them, as a
+    /// cluster lies in one part of the GPU, and cards differ in how many multiprocessors these have.
+    pub(crate) fn clusters_at_a_time(&self, kernel: Kernel, shape: Shape) -> Result<usize, Failure> {
+        let mut attributes = [sys::LaunchAttribute::cluster(shape.cluster)];
+        let config = sys::LaunchConfig {
+            grid: [shape.cluster, 1, 1],
+            block: [shape.block, 1, 1],
+            shared_bytes: shape.shared,
+            stream: self.stream,
+            attributes: attributes.as_mut_ptr(),
+            attribute_count: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: a live kernel, and a description of a launch that outlives the call.
+        unsafe {
+            call!(
+                self.driver(),
+                cuOccupancyMaxActiveClusters(&raw mut clusters, kernel.0, &raw const config)
+            )?;
+        }
+        Ok(clusters.max(0) as usize)
+    }
+
     /// Enqueues a kernel.
     ///
     /// # Safety

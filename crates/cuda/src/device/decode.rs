@@ -5,7 +5,7 @@
 use super::stages::{ROW_TILE, Source, activation_number};
 use super::{CudaDevice, LoadedLinear};
 use crate::args::*;
-use crate::driver::{STATIC_SHARED, Shape};
+use crate::driver::{Failure, Gpu, Kernel, STATIC_SHARED, Shape};
 use crate::k_segments;
 use crate::matrix::{self, Form, QT16_WARPS, UNIT_BYTES, UNIT_COLS, UNIT_SUMS, form_for};
 use minfer_ops::*;
@@ -15,8 +15,22 @@ const DEPTH: usize = 2;
 /// Threads of a block of products, and how many of these a multiprocessor holds.
 const THREADS: usize = 256;
 const BLOCKS: usize = 2;
-/// Blocks of a cluster that share K where the input's scale is known: each makes its part of the input.
-const SPLIT: usize = 4;
+/// Blocks of a cluster that share K where the input's scale is known: each makes its part of the input. The first is the
+/// faster one, if all clusters run at a time: one that waits for another to end doubles the product's time.
+pub(super) const SPLITS: [usize; 2] = [4, 2];
+
+/// Clusters of a kernel for products that run at a time, for each of [`SPLITS`].
+pub(super) fn clusters(gpu: &Gpu, kernel: Kernel) -> Result<[usize; 2], Failure> {
+    if !gpu.info.has_clusters() {
+        return Ok([0; 2]);
+    }
+    let shared = gpu.info.shared_per_block / BLOCKS - STATIC_SHARED;
+    let of = |split: usize| {
+        let shape = Shape::new([split, 1, 1], THREADS).with_shared(shared);
+        gpu.clusters_at_a_time(kernel, Shape { cluster: split as u32, ..shape })
+    };
+    Ok([of(SPLITS[0])?, of(SPLITS[1])?])
+}
 
 /// What becomes of products.
 #[derive(Clone, Copy)]
@@ -101,10 +115,11 @@ impl CudaDevice {
         let bytes = form == Form::Bytes;
         // A part of a row is enough for a block if nothing has to be found out of the whole.
         let apart = source.norm.is_none() && (bytes || source.most != 0);
-        let clusters = apart && info.has_clusters() && segments == QT16_WARPS;
-        let split = if clusters { SPLIT } else { 1 };
+        let (split, most_blocks) = match apart && info.has_clusters() && segments == QT16_WARPS {
+            true => self.split(products),
+            false => (1, BLOCKS * info.multiprocessors),
+        };
         let slots = QT16_WARPS / (segments / split);
-        let most_blocks = (BLOCKS * info.multiprocessors / split).max(1);
         let mut args = DecodeArgs::default();
         let mut unit_bytes = 0;
         for (i, (linear, out)) in products.iter().enumerate() {
@@ -148,6 +163,18 @@ impl CudaDevice {
         let kernel = if bytes { self.common.decode_matmul_int8 } else { self.common.decode_matmul };
         self.enqueue(kernel, Shape { cluster: split as u32, ..shape }, &args)?;
         Ok(true)
+    }
+
+    /// Blocks of a cluster for products with all segments of K, and how many clusters take turns at them at most.
+    fn split(&self, products: &[(&LoadedLinear, Address)]) -> (usize, usize) {
+        let groups = products.iter().map(|(linear, _)| linear.matrix.rows.div_ceil(matrix::ROW_TILE));
+        let pairs = SPLITS.into_iter().zip(self.common.decode_clusters);
+        // A cluster has as many row groups at a time as blocks: a block's warps are its segments of them.
+        let fits = |(split, most): &(usize, usize)| {
+            groups.clone().map(|groups| groups.div_ceil(*split)).sum::<usize>() <= *most
+        };
+        let (split, most) = pairs.clone().find(fits).unwrap_or((SPLITS[0], self.common.decode_clusters[0]));
+        (split, most.max(1))
     }
 
     /// Whether attention of the step finishes q, k and v itself: one token per sequence, and heads it is made for.

@@ -127,6 +127,7 @@ driver! {
     cuModuleGetGlobal_v2: fn(*mut Address, *mut usize, Handle, *const c_char);
     cuFuncSetAttribute: fn(Handle, c_int, c_int);
     cuLaunchKernelEx: fn(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void);
+    cuOccupancyMaxActiveClusters: fn(*mut c_int, Handle, *const LaunchConfig);
     cuStreamCreate: fn(*mut Handle, c_uint);
     cuStreamDestroy_v2: fn(Handle);
     cuStreamSynchronize: fn(Handle);
