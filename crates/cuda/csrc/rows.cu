@@ -64,7 +64,17 @@ __device__ __forceinline__ void prepare(const PrepareArgs& a) {
         unscale = prepare_part_q8(own, batch, out, 0, padded, shared);
     } else if (FORM == Form::Tiles) {
         half* tile = a.out + static_cast<size_t>(row / TILE_TOKENS * TILE_TOKENS) * a.out_stride;
-        unscale = prepare_row(own, TileRow(tile, padded, row % TILE_TOKENS, thread), padded, shared);
+        if (THROUGH == Through::Nothing) {
+            // Where the largest magnitude is known, blocks have parts of a row.
+            const int units = padded / QT_K, part = blockIdx.y, parts = gridDim.y;
+            const int begin = units * part / parts * QT_K, end = units * (part + 1) / parts * QT_K;
+            RowBatch batch;
+            batch.load_norm(own, begin + thread);
+            const TileRow out(tile, padded, row % TILE_TOKENS, begin + thread);
+            unscale = prepare_part(own, batch, out, begin, end, shared);
+        } else {
+            unscale = prepare_row(own, TileRow(tile, padded, row % TILE_TOKENS, thread), padded, shared);
+        }
     } else {
         half* out = a.out + static_cast<size_t>(row) * a.out_stride;
         unscale = prepare_row(own, FragmentRow(out, padded, thread), padded, shared);

@@ -27,7 +27,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 /// Tokens up to which a step's launches are kept for a graph: launching is what such steps wait for.
-const GRAPH_TOKENS: usize = 16;
+const GRAPH_TOKENS: usize = 256;
 
 /// How to set a GPU up.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,6 +1,7 @@
 //! Weights on the GPU.
 
 mod byte_tiles;
+mod few;
 
 use crate::args::{
     Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, TileArgs, TileMatrix, at,
@@ -19,9 +20,8 @@ const TOKEN_TILE: usize = 32;
 const BYTES_TILE: usize = 16;
 /// The compute capability whose `wgmma` instructions the kernels for tiles are made of.
 const WGMMA: (i32, i32) = (9, 0);
-/// Tokens of an input's tile, `TILE_TOKENS` of `csrc/prepare.cuh`, and tokens from which tiles are worth it.
+/// Tokens of an input's tile, `TILE_TOKENS` of `csrc/prepare.cuh`.
 pub(crate) const TILE_TOKENS: usize = 128;
-const MANY_TOKENS: usize = 33;
 /// Shared memory of a block of the kernels for tiles, `SHARED` of `csrc/matmul/wgmma.cuh`.
 const TILE_SHARED: usize = 227 << 10;
 /// Rows of a unit, and of a block of the file's layout.
@@ -137,6 +137,7 @@ struct Tiled {
     tall: Kernel,
     low: Kernel,
     gated: Kernel,
+    few: few::Kernels,
 }
 
 /// A matrix, and the kernels for its type and layout.
@@ -251,7 +252,7 @@ impl Matrix {
             data,
             layout: Layout::Qt16,
             products: Some(products(kernels, "qt16", name, TOKEN_TILE)?),
-            tiled: tiled(lane.gpu, kernels, name)?,
+            tiled: tiled(lane.gpu, kernels, self, name)?,
             bytes: match numerics {
                 Numerics::Int8 if codes => Some(products(kernels, "int8", name, BYTES_TILE)?),
                 _ => None,
@@ -314,7 +315,7 @@ impl Matrix {
 
     /// Whether products with `tokens` take tiles of them, which only such products do.
     pub(crate) fn takes_tiles(&self, tokens: usize) -> bool {
-        self.tiled.is_some() && tokens >= MANY_TOKENS
+        self.tiled.is_some() && tokens >= few::FEWEST
     }
 
     /// Whether products with bytes are the profile's.
@@ -488,6 +489,9 @@ pub(crate) fn tile_products(
         // after checking widths, and inputs have room for whole tiles.
         return unsafe { lane.enqueue(kernel, shape, &args) };
     }
+    if input.rows <= few::MOST {
+        return few_products(lane, products, input, gated);
+    }
     let rows = products.iter().map(|(matrix, ..)| matrix.rows);
     let height = match gated {
         Some(_) => TileHeight::Tall,
@@ -504,15 +508,47 @@ pub(crate) fn tile_products_of(
     gated: Option<Gated>,
     height: TileHeight,
 ) -> Result<(), DeviceError> {
-    let fault = |what: &str| Err(DeviceError::Fault(format!("tiles: {what}")));
-    let Some((first, _, output)) = products.first() else { return Ok(()) };
-    let Some(tiled) = first.tiled else { return fault("a matrix without a kernel for them") };
-    let (kernel, tile_rows) = match (gated, height) {
-        (None, TileHeight::Tall) => (tiled.tall, height.rows()),
-        (None, TileHeight::Low) => (tiled.low, height.rows()),
-        (Some(_), TileHeight::Tall) => (tiled.gated, height.rows() / 2),
-        (Some(_), TileHeight::Low) => return fault("a gate and its up in low ones"),
+    let (tiled, args, tiles) = tile_args(products, input, gated, height.rows())?;
+    let kernel = match (gated, height) {
+        (None, TileHeight::Tall) => tiled.tall,
+        (None, TileHeight::Low) => tiled.low,
+        (Some(_), TileHeight::Tall) => tiled.gated,
+        (Some(_), TileHeight::Low) => {
+            return Err(DeviceError::Fault("tiles: a gate and its up in low ones".into()));
+        }
     };
+    let blocks = (tiles * input.rows.div_ceil(TILE_TOKENS)).min(lane.gpu.info.multiprocessors);
+    let shape = Shape::new([blocks, 1, 1], height.threads()).with_shared(TILE_SHARED);
+    // SAFETY: the matrices are as loaded, outputs have `input.rows` rows, which stages take from the reserved buffers
+    // after checking widths, and inputs have room for whole tiles.
+    unsafe { lane.enqueue(kernel, shape, &args) }
+}
+
+/// The same of few tokens.
+fn few_products(
+    lane: Lane<'_>,
+    products: &[(&Matrix, Address, Output)],
+    input: Input,
+    gated: Option<Gated>,
+) -> Result<(), DeviceError> {
+    let (tiled, args, tiles) = tile_args(products, input, gated, few::ROWS)?;
+    let (kernel, shape) = tiled.few.launch(input.rows, tiles);
+    // SAFETY: as above.
+    unsafe { lane.enqueue(kernel, shape, &args) }
+}
+
+/// Of products with tiles of so many rows of a result, half of them a gate's and half its up's: their kernels, their
+/// arguments, and how many tiles of rows there are.
+fn tile_args(
+    products: &[(&Matrix, Address, Output)],
+    input: Input,
+    gated: Option<Gated>,
+    tile_rows: usize,
+) -> Result<(Tiled, TileArgs, usize), DeviceError> {
+    let fault = |what: &str| Err(DeviceError::Fault(format!("tiles: {what}")));
+    let Some((first, _, output)) = products.first() else { return fault("no matrix") };
+    let Some(tiled) = first.tiled else { return fault("a matrix without a kernel for them") };
+    let tile_rows = if gated.is_some() { tile_rows / 2 } else { tile_rows };
     let (finish, factor, soft_cap) = output.finish.args();
     let mut args = TileArgs {
         x: input.x,
@@ -548,11 +584,7 @@ pub(crate) fn tile_products_of(
             zero: 0,
         };
     }
-    let blocks = (tiles * input.rows.div_ceil(TILE_TOKENS)).min(lane.gpu.info.multiprocessors);
-    let shape = Shape::new([blocks, 1, 1], height.threads()).with_shared(TILE_SHARED);
-    // SAFETY: the matrices are as loaded, outputs have `input.rows` rows, which stages take from the reserved buffers
-    // after checking widths, and inputs have room for whole tiles.
-    unsafe { lane.enqueue(kernel, shape, &args) }
+    Ok((tiled, args, tiles))
 }
 
 /// Whether a GPU has `wgmma` instructions and this build kernels of them.
@@ -569,7 +601,7 @@ fn products(kernels: &Kernels, layout: &str, name: &str, tile: usize) -> Result<
 }
 
 /// The kernels for tiles of tokens, of GPUs of compute capability 9.0.
-fn tiled(gpu: &Gpu, kernels: &Kernels, name: &str) -> Result<Option<Tiled>, DeviceError> {
+fn tiled(gpu: &Gpu, kernels: &Kernels, matrix: &Matrix, name: &str) -> Result<Option<Tiled>, DeviceError> {
     if !has_wgmma(&gpu.info) {
         return Ok(None);
     }
@@ -578,7 +610,8 @@ fn tiled(gpu: &Gpu, kernels: &Kernels, name: &str) -> Result<Option<Tiled>, Devi
         gpu.allow_shared(kernel, 0)?;
         Ok(kernel)
     };
-    Ok(Some(Tiled { tall: get("")?, low: get("_low")?, gated: get("_gated")? }))
+    let few = few::load(gpu, kernels, matrix.ty, name, k_segments(matrix.cols))?;
+    Ok(Some(Tiled { tall: get("")?, low: get("_low")?, gated: get("_gated")?, few }))
 }
 
 /// The power of two that weights of a type are multiplied with before they are rounded to half precision, their finite

@@ -16,6 +16,10 @@ use minfer_ops::*;
 /// Rows of query heads in a block of attention.
 pub(super) const ROW_TILE: usize = 16;
 
+/// Rows up to which blocks share them, if they can, and the values that a block then has about.
+const FEW_ROWS: usize = 32;
+const PART_VALUES: usize = 4096;
+
 /// Threads of a block of the row kernels, of the head and attention kernels, and of the merge of partials.
 const ROW_THREADS: usize = 256;
 const HEAD_THREADS: usize = 128;
@@ -120,7 +124,10 @@ impl CudaDevice {
             Form::Bytes => self.common.prepare_bytes,
             Form::ByteTiles => self.common.prepare_byte_tiles,
         };
-        self.enqueue(kernel, Shape::new([to.rows, 1, 1], ROW_THREADS), &args)
+        // Few rows leave multiprocessors without one, and nothing has to be found out of the whole.
+        let apart = kernel == plain && source.most != 0 && to.rows <= FEW_ROWS;
+        let parts = if apart { source.width.div_ceil(PART_VALUES) } else { 1 };
+        self.enqueue(kernel, Shape::new([to.rows, parts, 1], ROW_THREADS), &args)
     }
 
     /// `input` for products with all of `matrices`, in the form that they take.

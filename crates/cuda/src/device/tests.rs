@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "figures for --nocapture")]
 
 mod attention;
+mod few;
 mod tiles;
 
 use super::decode::Decode;

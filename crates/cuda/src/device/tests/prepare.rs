@@ -9,7 +9,7 @@ fn inputs_of_known_forms_have_the_bits_of_any() {
     if !crate::matrix::has_wgmma(&device.gpu.info) {
         return;
     }
-    for (tokens, cols) in [(150, 256), (40, 3584), (129, 18944)] {
+    for (tokens, cols) in [(150, 256), (40, 3584), (129, 18944), (9, 18944)] {
         device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
         let linear = tuned_linear(&mut device, GgmlType::Q4_K, 64, cols, Numerics::F16);
         let mut numbers = Numbers(cols as u64);
