@@ -84,6 +84,14 @@ pub(crate) struct TileArgs {
     pub(crate) finish: i32,
     pub(crate) factor: f32,
     pub(crate) soft_cap: f32,
+    pub(crate) tiles: i32,
+    pub(crate) turns: i32,
+    pub(crate) shared: i32,
+    pub(crate) each: i32,
+    pub(crate) top: i32,
+    pub(crate) unused: i32,
+    pub(crate) parts: Address,
+    pub(crate) arrived: Address,
 }
 
 #[repr(C)]

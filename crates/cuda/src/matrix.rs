@@ -2,13 +2,16 @@
 
 mod byte_tiles;
 mod few;
+mod tiles;
 
-use crate::args::{
-    Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, TileArgs, TileMatrix, at,
-};
-use crate::driver::{Buffer, Gpu, GpuInfo, Kernel, Shape};
+#[cfg(test)]
+pub(crate) use tiles::TileShape;
+pub(crate) use tiles::has_wgmma;
+
+use crate::args::{Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, at};
+use crate::driver::{Buffer, Kernel, Shape};
 use crate::k_segments;
-use crate::kernels::{ARCHS, Kernels, QT16_TYPES, has_codes, name_of, unit_type};
+use crate::kernels::{Kernels, QT16_TYPES, has_codes, name_of, unit_type};
 use crate::launch::Lane;
 use crate::numerics::Numerics;
 use minfer_ops::{DeviceError, GgmlType, Weight};
@@ -18,12 +21,8 @@ const FEW_TOKENS: usize = 8;
 /// Tokens of a block of the kernel for many, and for many as bytes.
 const TOKEN_TILE: usize = 32;
 const BYTES_TILE: usize = 16;
-/// The compute capability whose `wgmma` instructions the kernels for tiles are made of.
-const WGMMA: (i32, i32) = (9, 0);
 /// Tokens of an input's tile, `TILE_TOKENS` of `csrc/prepare.cuh`.
 pub(crate) const TILE_TOKENS: usize = 128;
-/// Shared memory of a block of the kernels for tiles, `SHARED` of `csrc/matmul/wgmma.cuh`.
-const TILE_SHARED: usize = 227 << 10;
 /// Rows of a unit, and of a block of the file's layout.
 pub(crate) const ROW_TILE: usize = 16;
 /// Values that kernels read at a time.
@@ -63,7 +62,21 @@ pub(crate) struct Input {
     pub(crate) stride: usize,
     pub(crate) rows: usize,
     pub(crate) form: Form,
+    pub(crate) spare: Spare,
 }
+
+/// Memory that products may use while they run. None of it: addresses of 0.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Spare {
+    /// So many floats for sums of segments that another block adds.
+    pub(crate) parts: Address,
+    pub(crate) floats: usize,
+    /// [`SPARE_FLAGS`] words that say which are there, zero before and after.
+    pub(crate) arrived: Address,
+}
+
+/// Words of [`Spare::arrived`].
+pub(crate) const SPARE_FLAGS: usize = 1 << 14;
 
 /// Where a product goes.
 #[derive(Clone, Copy)]
@@ -94,52 +107,6 @@ pub(crate) const QT16_WARPS: usize = 8;
 /// [2^-6, 2^-5).
 const QT16_SCALE: f32 = 1.0 / 8192.0;
 
-/// Rows of the result that a block of the kernels for tiles has at a time: a warpgroup multiplies for 64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TileHeight {
-    /// 128: for products that leave multiprocessors without a tile, or with one tile less than others.
-    Low,
-    /// 192: reads an input's tile fewer times, and hides more of what is no multiplication.
-    Tall,
-}
-
-impl TileHeight {
-    fn rows(self) -> usize {
-        match self {
-            TileHeight::Low => 128,
-            TileHeight::Tall => 192,
-        }
-    }
-
-    /// A warpgroup for 64 rows, and one that asks for memory.
-    fn threads(self) -> usize {
-        128 * (1 + self.rows() / 64)
-    }
-
-    /// The faster one for products of `tokens` with matrices of so many `rows`. All blocks run at a time and take turns at
-    /// the tiles; in a low one a row costs a tenth more.
-    fn of(rows: impl Iterator<Item = usize> + Clone, tokens: usize, multiprocessors: usize) -> Self {
-        let cost = |height: TileHeight, each: usize| {
-            let tiles: usize = rows.clone().map(|rows| rows.div_ceil(height.rows())).sum();
-            (tiles * tokens.div_ceil(TILE_TOKENS)).div_ceil(multiprocessors) * height.rows() * each
-        };
-        if cost(TileHeight::Low, 11) < cost(TileHeight::Tall, 10) {
-            TileHeight::Low
-        } else {
-            TileHeight::Tall
-        }
-    }
-}
-
-/// Kernels for tiles of tokens: of up to three matrices, with tiles of either height, and of a gate and its up.
-#[derive(Clone, Copy)]
-struct Tiled {
-    tall: Kernel,
-    low: Kernel,
-    gated: Kernel,
-    few: few::Kernels,
-}
-
 /// A matrix, and the kernels for its type and layout.
 pub(crate) struct Matrix {
     data: Buffer<u8>,
@@ -154,7 +121,7 @@ pub(crate) struct Matrix {
     /// Products with few and with many tokens; none in the file's layout for types whose every row is in QT16.
     products: Option<[Kernel; 2]>,
     /// Products with tiles of tokens, if there are kernels for them.
-    tiled: Option<Tiled>,
+    tiled: Option<tiles::Kernels>,
     /// Products with bytes, for few and for many tokens, in the int8 profile.
     bytes: Option<[Kernel; 2]>,
     /// The same with tiles of tokens, if a multiprocessor has the memory for it.
@@ -252,7 +219,7 @@ impl Matrix {
             data,
             layout: Layout::Qt16,
             products: Some(products(kernels, "qt16", name, TOKEN_TILE)?),
-            tiled: tiled(lane.gpu, kernels, self, name)?,
+            tiled: tiles::load(lane.gpu, kernels, self, name)?,
             bytes: match numerics {
                 Numerics::Int8 if codes => Some(products(kernels, "int8", name, BYTES_TILE)?),
                 _ => None,
@@ -316,6 +283,12 @@ impl Matrix {
     /// Whether products with `tokens` take tiles of them, which only such products do.
     pub(crate) fn takes_tiles(&self, tokens: usize) -> bool {
         self.tiled.is_some() && tokens >= few::FEWEST
+    }
+
+    /// Whether there are kernels for [`TileShape::Wide`].
+    #[cfg(test)]
+    pub(crate) fn has_wide_tiles(&self) -> bool {
+        self.tiled.is_some_and(|tiled| tiled.has_wide())
     }
 
     /// Whether products with bytes are the profile's.
@@ -489,107 +462,24 @@ pub(crate) fn tile_products(
         // after checking widths, and inputs have room for whole tiles.
         return unsafe { lane.enqueue(kernel, shape, &args) };
     }
-    if input.rows <= few::MOST {
-        return few_products(lane, products, input, gated);
-    }
-    let rows = products.iter().map(|(matrix, ..)| matrix.rows);
-    let height = match gated {
-        Some(_) => TileHeight::Tall,
-        None => TileHeight::of(rows, input.rows, lane.gpu.info.multiprocessors),
-    };
-    tile_products_of(lane, products, input, gated, height)
+    let (kernel, shape, args) = tiles::launch(products, input, gated, lane.gpu.info.multiprocessors)?;
+    // SAFETY: as above; what the input has to spare is nobody's while the product runs.
+    unsafe { lane.enqueue(kernel, shape, &args) }
 }
 
-/// The same with tiles of a height, which is [`TileHeight::Tall`] for a gate and its up.
+/// The same with tiles of a shape.
+#[cfg(test)]
 pub(crate) fn tile_products_of(
     lane: Lane<'_>,
     products: &[(&Matrix, Address, Output)],
     input: Input,
     gated: Option<Gated>,
-    height: TileHeight,
+    shape: TileShape,
 ) -> Result<(), DeviceError> {
-    let (tiled, args, tiles) = tile_args(products, input, gated, height.rows())?;
-    let kernel = match (gated, height) {
-        (None, TileHeight::Tall) => tiled.tall,
-        (None, TileHeight::Low) => tiled.low,
-        (Some(_), TileHeight::Tall) => tiled.gated,
-        (Some(_), TileHeight::Low) => {
-            return Err(DeviceError::Fault("tiles: a gate and its up in low ones".into()));
-        }
-    };
-    let blocks = (tiles * input.rows.div_ceil(TILE_TOKENS)).min(lane.gpu.info.multiprocessors);
-    let shape = Shape::new([blocks, 1, 1], height.threads()).with_shared(TILE_SHARED);
-    // SAFETY: the matrices are as loaded, outputs have `input.rows` rows, which stages take from the reserved buffers
-    // after checking widths, and inputs have room for whole tiles.
-    unsafe { lane.enqueue(kernel, shape, &args) }
-}
-
-/// The same of few tokens.
-fn few_products(
-    lane: Lane<'_>,
-    products: &[(&Matrix, Address, Output)],
-    input: Input,
-    gated: Option<Gated>,
-) -> Result<(), DeviceError> {
-    let (tiled, args, tiles) = tile_args(products, input, gated, few::ROWS)?;
-    let (kernel, shape) = tiled.few.launch(input.rows, tiles);
+    let multiprocessors = lane.gpu.info.multiprocessors;
+    let (kernel, shape, args) = tiles::launch_of(products, input, gated, shape, multiprocessors)?;
     // SAFETY: as above.
     unsafe { lane.enqueue(kernel, shape, &args) }
-}
-
-/// Of products with tiles of so many rows of a result, half of them a gate's and half its up's: their kernels, their
-/// arguments, and how many tiles of rows there are.
-fn tile_args(
-    products: &[(&Matrix, Address, Output)],
-    input: Input,
-    gated: Option<Gated>,
-    tile_rows: usize,
-) -> Result<(Tiled, TileArgs, usize), DeviceError> {
-    let fault = |what: &str| Err(DeviceError::Fault(format!("tiles: {what}")));
-    let Some((first, _, output)) = products.first() else { return fault("no matrix") };
-    let Some(tiled) = first.tiled else { return fault("a matrix without a kernel for them") };
-    let tile_rows = if gated.is_some() { tile_rows / 2 } else { tile_rows };
-    let (finish, factor, soft_cap) = output.finish.args();
-    let mut args = TileArgs {
-        x: input.x,
-        x_unscale: input.unscale,
-        most: gated.map_or(0, |gated| gated.most),
-        cols: first.k() as i32,
-        x_stride: input.stride as i32,
-        tokens: input.rows as i32,
-        segments: k_segments(first.cols) as i32,
-        act: gated.map_or(-1, |gated| gated.act),
-        finish,
-        factor,
-        soft_cap,
-        ..TileArgs::default()
-    };
-    let mut tiles = 0;
-    for (i, (matrix, bias, output)) in products.iter().enumerate() {
-        let same = matrix.ty == first.ty && matrix.cols == first.cols && matrix.tiled.is_some();
-        if !same || i >= args.m.len() || (gated.is_some() && matrix.rows != first.rows) {
-            return fault("matrices that do not go together");
-        }
-        let of_matrix = matrix.rows.div_ceil(tile_rows);
-        tiles = if gated.is_some() { of_matrix } else { tiles + of_matrix };
-        args.m[i] = TileMatrix {
-            w: at(&matrix.data, 0),
-            bias: *bias,
-            out: output.out,
-            w_scale: matrix.scale,
-            w_unscale: 1.0 / matrix.scale,
-            rows: matrix.rows as i32,
-            tiles: of_matrix as i32,
-            out_stride: output.stride as i32,
-            zero: 0,
-        };
-    }
-    Ok((tiled, args, tiles))
-}
-
-/// Whether a GPU has `wgmma` instructions and this build kernels of them.
-pub(crate) fn has_wgmma(info: &GpuInfo) -> bool {
-    info.capability == WGMMA && ARCHS.split(',').any(|arch| arch == "90a")
 }
 
 /// The kernels for products with few tokens, and with many in blocks of `tile`.
@@ -598,20 +488,6 @@ fn products(kernels: &Kernels, layout: &str, name: &str, tile: usize) -> Result<
         kernels.get(&format!("matmul_{layout}"), &format!("matmul_{layout}_{name}_n{tokens}"))
     };
     Ok([of(FEW_TOKENS)?, of(tile)?])
-}
-
-/// The kernels for tiles of tokens, of GPUs of compute capability 9.0.
-fn tiled(gpu: &Gpu, kernels: &Kernels, matrix: &Matrix, name: &str) -> Result<Option<Tiled>, DeviceError> {
-    if !has_wgmma(&gpu.info) {
-        return Ok(None);
-    }
-    let get = |form: &str| -> Result<Kernel, DeviceError> {
-        let kernel = kernels.get("matmul_wgmma", &format!("matmul_wgmma_{name}{form}"))?;
-        gpu.allow_shared(kernel, 0)?;
-        Ok(kernel)
-    };
-    let few = few::load(gpu, kernels, matrix.ty, name, k_segments(matrix.cols))?;
-    Ok(Some(Tiled { tall: get("")?, low: get("_low")?, gated: get("_gated")?, few }))
 }
 
 /// The power of two that weights of a type are multiplied with before they are rounded to half precision, their finite
@@ -659,19 +535,5 @@ mod tests {
         let most = f32::from_bits(0x7f7f_0000);
         let scale = scale_of(GgmlType::BF16, most);
         assert!(most * scale == 65280.0 && (1.0 / scale).is_finite(), "{scale}");
-    }
-
-    /// Heights where the last turn decides, with 132 multiprocessors.
-    #[test]
-    fn tiles_are_as_high_as_leaves_least_to_the_last_turn() {
-        let of = |rows: &[usize], tokens| TileHeight::of(rows.iter().copied(), tokens, 132);
-        // 99 × 16 tiles are 12 turns exactly.
-        assert_eq!(of(&[18944], 2048), TileHeight::Tall);
-        // 25 × 16 tiles are one more than 3 turns.
-        assert_eq!(of(&[3584, 512, 512], 2048), TileHeight::Low);
-        assert_eq!(of(&[3584, 512, 512], 512), TileHeight::Tall);
-        // Tiles that are fewer than multiprocessors.
-        assert_eq!(of(&[3584], 512), TileHeight::Low);
-        assert_eq!(of(&[64], 40), TileHeight::Low);
     }
 }

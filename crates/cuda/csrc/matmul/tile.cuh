@@ -30,6 +30,15 @@ struct TileArgs {
     int finish;
     float factor;
     float soft_cap;
+    int tiles;
+    // Where tiles are shared: how often every block takes a whole one, segments of those behind them, and how many of these a
+    // block takes, at most those of a tile, later blocks earlier ones.
+    int turns;
+    int shared;
+    int each;
+    int top;  // the first of them that the first block takes
+    float* parts;       // sums of segments whose tile another block finishes: [tile][segment][warp][16][32] quads
+    uint32_t* arrived;  // [tile][segment][warp]: 1 where they are, zero before and after
 };
 
 namespace wgmma_matmul {
@@ -42,19 +51,51 @@ constexpr int SUMS = QT_ROWS * TOKENS;
 struct Place {
     int which;   // matrix, of a gate and its up the first one
     int tile;    // of its rows
-    int tokens;  // tile of them
+    int tokens;  // the first tile of them
 };
 
-template <bool GATED>
-__device__ __forceinline__ int tiles_of(const TileArgs& a) {
-    return (a.tokens + TOKENS - 1) / TOKENS * (GATED ? a.m[0].tiles : a.m[0].tiles + a.m[1].tiles + a.m[2].tiles);
+// Segments are a power of two: `segment_begin`.
+__device__ __forceinline__ int segment_bits(const TileArgs& a) { return 31 - __clz(a.segments); }
+__device__ __forceinline__ int first_unit(const TileArgs& a, int segment) {
+    return segment * (a.cols / QT_K) >> segment_bits(a);
 }
 
-// Those that share weights run together.
-template <bool GATED>
+// What a block sums in a turn: segments `first` up to `end` of a tile. Tiles that are SHARED come behind those that are not:
+// a block has segments of one, and perhaps of the next.
+template <bool SHARED>
+struct Work {
+    int tile, first, end;
+
+    __device__ __forceinline__ Work(const TileArgs& a, int turn) {
+        const int segments = a.segments, bits = segment_bits(a);
+        tile = blockIdx.x + turn * gridDim.x, first = 0, end = segments;
+        if (!SHARED) {
+            if (tile >= a.tiles) end = 0;
+            return;
+        }
+        if (turn < a.turns) return;
+        // Who finishes a tile waits for blocks of lower numbers, which begin no later and do not wait for it: others may
+        // have multiprocessors too.
+        int at = a.top - static_cast<int>(blockIdx.x) * a.each;
+        const int last = min(at + a.each, a.shared);
+        if (turn > a.turns) at = ((at >> bits) + 1) << bits;
+        tile = a.turns * gridDim.x + (at >> bits), first = at & (segments - 1);
+        end = turn > a.turns + 1 ? first : min(segments, first + last - at);
+    }
+    __device__ __forceinline__ bool there() const { return end > first; }
+
+    // The number of a segment among those that are shared.
+    __device__ __forceinline__ int shared(const TileArgs& a, int segment) const {
+        return (tile - a.turns * static_cast<int>(gridDim.x)) * a.segments + segment;
+    }
+};
+
+// Those that share weights run together. WIDTH: tiles of tokens that a block has at a time.
+template <bool GATED, int WIDTH = 1>
 __device__ __forceinline__ Place place_of(const TileArgs& a, int item) {
-    const int token_tiles = (a.tokens + TOKENS - 1) / TOKENS;
-    Place out = {0, item / token_tiles, item % token_tiles};
+    constexpr int EACH = WIDTH * TOKENS;
+    const uint32_t token_tiles = (a.tokens + EACH - 1) / EACH, number = item;
+    Place out = {0, static_cast<int>(number / token_tiles), static_cast<int>(number % token_tiles) * WIDTH};
     while (!GATED && out.which < 2 && out.tile >= a.m[out.which].tiles) out.tile -= a.m[out.which++].tiles;
     return out;
 }
@@ -70,8 +111,12 @@ __device__ __forceinline__ int turned(int token, int row) {
 }
 
 __device__ __forceinline__ void turn(float* own, const float (&sum)[64]) {
+    // Every eighth token has the same place among eight: four addresses in all.
+    float* at[4];
 #pragma unroll
-    for (int i = 0; i < 64; ++i) own[turned(token_of(i), row_of(i))] = sum[i];
+    for (int i = 0; i < 4; ++i) at[i] = own + turned(token_of(i), row_of(i));
+#pragma unroll
+    for (int i = 0; i < 64; ++i) at[i % 4][i / 4 * 8 * QT_ROWS] = sum[i];
 }
 
 // Four rows of a token. WHOLE: they are all there, and lie at a multiple of 16 bytes; else `rows` of them.
@@ -135,7 +180,7 @@ __device__ __forceinline__ void finish_rows(const TileArgs& a, const TileMatrix&
         for (int j = 0; j < BATCH; ++j) {
             const bool inside = token0 + 8 * j < a.tokens;
             scale[j] = inside ? a.x_unscale[token0 + 8 * j] : 0.0f;
-            if (Last::READS && inside) before[j].load(out + static_cast<size_t>(8 * j) * stride, rows);
+            if (last.reads() && inside) before[j].load(out + static_cast<size_t>(8 * j) * stride, rows);
         }
 #pragma unroll
         for (int j = 0; j < BATCH; ++j) {
@@ -144,7 +189,7 @@ __device__ __forceinline__ void finish_rows(const TileArgs& a, const TileMatrix&
             sum.finish(m.w_unscale * scale[j], bias, biased);
             Quad<WHOLE> y;
 #pragma unroll
-            for (int k = 0; k < 4; ++k) y.v[k] = last(sum.v[k], Last::READS ? before[j].v[k] : 0.0f);
+            for (int k = 0; k < 4; ++k) y.v[k] = last(sum.v[k], last.reads() ? before[j].v[k] : 0.0f);
             if (token0 + 8 * j < a.tokens) y.store(out + static_cast<size_t>(8 * j) * stride, rows);
         }
         own += 8 * BATCH * QT_ROWS;
@@ -154,41 +199,43 @@ __device__ __forceinline__ void finish_rows(const TileArgs& a, const TileMatrix&
 }
 
 struct Store {
-    static constexpr bool READS = false;
+    __device__ __forceinline__ bool reads() const { return false; }
     __device__ __forceinline__ float operator()(float y, float) const { return y; }
 };
 struct Add {
-    static constexpr bool READS = true;
     float factor;
+    __device__ __forceinline__ bool reads() const { return true; }
     __device__ __forceinline__ float operator()(float y, float before) const {
         return finish_value(Finish::Residual, y, factor, 0.0f, before);
     }
 };
-// All of them, and rows that are no multiples of four.
-template <bool READ>
+// Logits, and all of them where rows are no multiples of four.
 struct Any {
-    static constexpr bool READS = READ;
-    Finish finish;
-    float factor, soft_cap;
+    const TileArgs& a;
+    __device__ __forceinline__ Finish finish() const { return static_cast<Finish>(a.finish); }
+    __device__ __forceinline__ bool reads() const { return finish() == Finish::Residual; }
     __device__ __forceinline__ float operator()(float y, float before) const {
-        return finish_value(finish, y, factor, soft_cap, before);
+        return finish_value(finish(), y, a.factor, a.soft_cap, before);
     }
 };
 
+template <int WIDTH>
 __device__ __forceinline__ void finish_tile(const TileArgs& a, const TileMatrix& m, int row0, int token0, float* own,
-                                            const float (&sum)[64]) {
+                                            const float (&sum)[WIDTH][64]) {
     __syncwarp();
-    turn(own, sum);
+#pragma unroll
+    for (int h = 0; h < WIDTH; ++h) turn(own + h * SUMS, sum[h]);
     __syncwarp();
     const Finish finish = static_cast<Finish>(a.finish);
-    if (whole_quads(m) && finish == Finish::Store) {
-        finish_rows<8, true>(a, m, own, row0, token0, Store());
-    } else if (whole_quads(m) && finish == Finish::Residual) {
-        finish_rows<8, true>(a, m, own, row0, token0, Add{a.factor});
-    } else if (finish == Finish::Residual) {
-        finish_rows<1, false>(a, m, own, row0, token0, Any<true>{finish, a.factor, a.soft_cap});
-    } else {
-        finish_rows<1, false>(a, m, own, row0, token0, Any<false>{finish, a.factor, a.soft_cap});
+#pragma unroll 1
+    for (int h = 0; h < WIDTH; ++h, own += SUMS, token0 += TOKENS) {
+        if (whole_quads(m) && finish == Finish::Store) {
+            finish_rows<8, true>(a, m, own, row0, token0, Store());
+        } else if (whole_quads(m) && finish == Finish::Residual) {
+            finish_rows<8, true>(a, m, own, row0, token0, Add{a.factor});
+        } else {
+            finish_rows<1, false>(a, m, own, row0, token0, Any{a});
+        }
     }
     // The next tile's sums come here.
     __syncwarp();
@@ -196,6 +243,38 @@ __device__ __forceinline__ void finish_tile(const TileArgs& a, const TileMatrix&
 
 // Waits for the warp that has the same rows of the other matrix.
 __device__ __forceinline__ void meet(int pair) { asm volatile("bar.sync %0, 64;" ::"r"(1 + pair) : "memory"); }
+
+// The activation of four values. Where quotients of SiLU and what they are found with are far from the ends of their range, a
+// reciprocal and two corrections give the bits of a division, without its branch: what a compiler makes of one does the same.
+__device__ __forceinline__ void activate_quad(Act act, float (&v)[4]) {
+    if (act != Act::Silu) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) v[k] = activate(act, v[k]);
+        return;
+    }
+    float d[4];
+    bool near = true;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        d[k] = 1.0f + expf(-v[k]);
+        const float size = fabsf(v[k]);
+        near = near && size > 0x1p-60f && size < 40.0f;
+    }
+    if (near) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            float r;
+            asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d[k]));
+            r = __fmaf_rn(__fmaf_rn(-d[k], r, 1.0f), r, r);
+            float q = __fmul_rn(v[k], r);
+            q = __fmaf_rn(__fmaf_rn(-d[k], q, v[k]), r, q);
+            v[k] = __fmaf_rn(__fmaf_rn(-d[k], q, v[k]), r, q);
+        }
+    } else {
+#pragma unroll 1
+        for (int k = 0; k < 4; ++k) v[k] = v[k] / d[k];
+    }
+}
 
 // The activation of a gate's rows times its up's: `sums` is the gate's, `other` its up's, for half of the tokens.
 template <bool WHOLE>
@@ -225,9 +304,10 @@ __device__ __forceinline__ void finish_half(const TileArgs& a, const float* sums
         u.finish(up_unscale * unscale, up_bias, up_biased);
         Quad<WHOLE> y;
         float most = 0.0f;
+        activate_quad(act, g.v);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            y.v[k] = activate(act, g.v[k]) * u.v[k];
+            y.v[k] = g.v[k] * u.v[k];
             if (k < rows) most = fmaxf(most, fabsf(y.v[k]));
         }
         const bool inside = token0 < a.tokens;
@@ -241,21 +321,25 @@ __device__ __forceinline__ void finish_half(const TileArgs& a, const float* sums
     }
 }
 
-// A gate and its up: the PAIRS first warps have rows of the gate, the others the same rows of its up, and each of a pair
-// finishes half of the tokens. `memory` is that of all warps.
-template <int PAIRS>
-__device__ __forceinline__ void finish_gated(const TileArgs& a, const Place& place, int warp, float* memory,
-                                             const float (&sum)[64]) {
-    const int pair = warp % PAIRS, up = warp / PAIRS, lane = threadIdx.x % WARP, first = up * TOKENS / 2;
+// A gate and its up: of a warpgroup's warps the first two have rows of the gate and the others the same rows of its up.
+// `pair` counts in the block; each of a pair finishes half of a tile's tokens. `memory` is that of the pair's gate.
+template <int WIDTH>
+__device__ __forceinline__ void finish_gated(const TileArgs& a, int row0, int token0, int pair, float* memory,
+                                             const float (&sum)[WIDTH][64]) {
+    constexpr int BETWEEN = 2 * WIDTH * SUMS;
+    const int up = threadIdx.x / WARP % 4 / 2, lane = threadIdx.x % WARP, first = up * TOKENS / 2;
     __syncwarp();
-    turn(memory + warp * SUMS, sum);
-    const float* gate = memory + pair * SUMS + turned(first + lane / 4, lane % 4 * 4);
-    const int row0 = (place.tile * PAIRS + pair) * QT_ROWS, token0 = place.tokens * TOKENS + first;
+#pragma unroll
+    for (int h = 0; h < WIDTH; ++h) turn(memory + up * BETWEEN + h * SUMS, sum[h]);
+    const float* gate = memory + turned(first + lane / 4, lane % 4 * 4);
     meet(pair);
-    if (whole_quads(a.m[0])) {
-        finish_half<true>(a, gate, gate + PAIRS * SUMS, row0, token0);
-    } else {
-        finish_half<false>(a, gate, gate + PAIRS * SUMS, row0, token0);
+#pragma unroll 1
+    for (int h = 0; h < WIDTH; ++h, gate += SUMS, token0 += TOKENS) {
+        if (whole_quads(a.m[0])) {
+            finish_half<true>(a, gate, gate + BETWEEN, row0, token0 + first);
+        } else {
+            finish_half<false>(a, gate, gate + BETWEEN, row0, token0 + first);
+        }
     }
     // Nobody parks sums where the other one still reads.
     meet(pair);

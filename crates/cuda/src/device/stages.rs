@@ -2,14 +2,14 @@
 //! of a step of few tokens are kept until its end, where a graph replays them if the same were there before.
 
 use super::decode::Decode;
-use super::state::cache_type;
+use super::state::{State, cache_type};
 use super::{
     AttnIn, AttnOut, CudaDevice, Ffn, Head, LoadedHeadNorm, LoadedInput, LoadedLinear, LoadedNorm,
     kind_and_eps,
 };
 use crate::args::*;
 use crate::driver::{Buffer, Kernel, STATIC_SHARED, Shape};
-use crate::matrix::{Form, Gated, Input, Matrix, Output, form_for, tile_products};
+use crate::matrix::{Form, Gated, Input, Matrix, Output, Spare, form_for, tile_products};
 use bytemuck::Pod;
 use minfer_ops::*;
 
@@ -132,7 +132,8 @@ impl CudaDevice {
 
     /// `input` for products with all of `matrices`, in the form that they take.
     pub(super) fn input_for(&self, input: Input, matrices: &[&Matrix]) -> Input {
-        Input { form: form_for(input.rows, matrices.iter().copied()), ..input }
+        let spare = self.state.as_ref().map_or(Spare::default(), State::spare);
+        Input { form: form_for(input.rows, matrices.iter().copied()), spare, ..input }
     }
 
     pub(super) fn store(

@@ -5,7 +5,7 @@ use super::argmax::ArgmaxState;
 use super::sample::{self, SampleState};
 use crate::args::{Address, Spans, at};
 use crate::driver::{Buffer, Gpu, Pinned, held};
-use crate::matrix::{Form, Input, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
+use crate::matrix::{Form, Input, SPARE_FLAGS, Spare, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
 use minfer_ops::*;
 
 /// Floats of attention partials at most (256 MiB); a step that needs more walks the segments.
@@ -35,6 +35,7 @@ impl Acts {
             stride: row_halves(cols),
             rows,
             form: Form::Fragments,
+            spare: Spare::default(),
         }
     }
 }
@@ -94,7 +95,10 @@ pub(super) struct State {
     /// The same of each token, of a step of many.
     pub(super) token_most: Buffer<u32>,
     pub(super) gate: Buffer<f32>,
+    /// Between the product that it is of and the next input: [`State::spare`].
     pub(super) up: Buffer<f32>,
+    /// [`Spare::arrived`].
+    part_flags: Buffer<u32>,
     /// Product that a post-norm still has to see.
     pub(super) product: Buffer<f32>,
     pub(super) hidden: Buffer<f32>,
@@ -252,6 +256,7 @@ impl State {
             2 * outputs,
             outputs,
             2,
+            SPARE_FLAGS,
         ];
         let angles = pairs.iter().map(|pairs| tokens * 2 * pairs);
         let halves = [s.rows * s.normed, s.rows * s.inner, tokens * reserve.max_q];
@@ -299,6 +304,7 @@ impl State {
             token_most: gpu.alloc(s.tokens, "activations")?,
             gate: floats(s.tokens, reserve.max_ff)?,
             up: floats(s.tokens, reserve.max_ff)?,
+            part_flags: gpu.alloc(SPARE_FLAGS, "activations")?,
             product: floats(s.tokens, s.d_model)?,
             hidden: floats(reserve.max_outputs, s.d_model)?,
             logits: floats(reserve.max_outputs, reserve.vocab)?,
@@ -318,6 +324,11 @@ impl State {
             outputs: 0,
             spans: Vec::new(),
         })
+    }
+
+    /// What products may use: `up` is only read by what makes the next input of it.
+    pub(super) fn spare(&self) -> Spare {
+        Spare { parts: at(&self.up, 0), floats: self.up.len(), arrived: at(&self.part_flags, 0) }
     }
 
     /// Takes over the tokens of a step and enqueues their description.

@@ -10,7 +10,7 @@ use super::stages::Source;
 use super::*;
 use crate::args::Finish;
 use crate::kernels::{KERNEL_TYPES, has_codes};
-use crate::matrix::{Form, Input, Layout, Output, UNIT_BYTES};
+use crate::matrix::{Form, Input, Layout, Output, Spare, UNIT_BYTES};
 use crate::testing::{Numbers, device, error};
 use minfer_gguf::quant;
 
@@ -117,7 +117,8 @@ fn as_bytes(device: &CudaDevice, x: &[f32], rows: usize, cols: usize) -> Vec<f32
     let unscale = device.gpu.alloc::<f32>(rows, "test").expect("memory");
     let from = device.gpu.alloc::<f32>(x.len(), "test").expect("memory");
     device.gpu.upload(x, &from).expect("a copy");
-    let input = Input { x: at(&to, 0), unscale: at(&unscale, 0), stride, rows, form: Form::Bytes };
+    let (spare, form) = (Spare::default(), Form::Bytes);
+    let input = Input { x: at(&to, 0), unscale: at(&unscale, 0), stride, rows, form, spare };
     device.prepare(&Source::rows(&from, cols), input).expect("a launch");
     let (mut halves, mut factors) = (vec![0u16; rows * stride], vec![0.0f32; rows]);
     device.gpu.download(&to, &mut halves).expect("a copy");

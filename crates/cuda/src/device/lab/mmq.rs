@@ -5,7 +5,7 @@ use super::super::stages::Source;
 use super::super::state::row_halves;
 use crate::args::{Finish, MmqArgs, MmqQuantizeArgs, at};
 use crate::driver::{Buffer, Kernel, Shape};
-use crate::matrix::{Form, Input, Matrix, Output};
+use crate::matrix::{Form, Input, Matrix, Output, Spare};
 use crate::numerics::Numerics;
 use minfer_gguf::quant;
 use minfer_ops::{DeviceError, GgmlType, Weight};
@@ -164,7 +164,7 @@ impl MmqProduct<'_> {
         let tiles = self.tuned.takes_byte_tiles(self.tokens);
         let form = if tiles { Form::ByteTiles } else { Form::Bytes };
         let (x, unscale) = (at(&self.own, 0), at(&self.unscale, 0));
-        Input { x, unscale, stride: row_halves(self.cols), rows: self.tokens, form }
+        Input { x, unscale, stride: row_halves(self.cols), rows: self.tokens, form, spare: Spare::default() }
     }
 
     /// Enqueues it; `blocks`: of a multiprocessor at most, or 0 for as many as fit, which more shared memory than needed

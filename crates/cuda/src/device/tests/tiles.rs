@@ -1,57 +1,65 @@
-//! Products on tiles of tokens: the bits of other kernels, for tiles of either height, joined or not.
+//! Products on tiles of tokens: the bits of other kernels, for tiles of either shape, joined or not.
 
 use super::*;
-use crate::matrix::{Gated, TileHeight, tile_products, tile_products_of};
+use crate::matrix::{Gated, TileShape, tile_products, tile_products_of};
 
-/// More tiles than blocks that take turns at them, ragged rows and tokens, sums that are added: the bits of the kernel that
-/// takes fragments.
+/// More tiles than blocks that take turns at them, last ones that blocks share or that have no memory to be shared in, ragged
+/// rows and tokens, every finish: the bits of the kernel that takes fragments.
 #[test]
-fn tiles_of_either_height_have_the_bits_of_fragments() {
+fn tiles_of_either_shape_have_the_bits_of_fragments() {
     let Some(mut device) = device() else { return };
     if !crate::matrix::has_wgmma(&device.gpu.info) {
         return;
     }
     let blocks = device.gpu.info.multiprocessors;
-    let (tokens, cols) = (128 * 8 + 3, 1280);
-    // Of the taller ones, more than a turn.
-    let rows = 192 * blocks.div_ceil(8) + 50;
-    device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
-    let x = device.gpu.alloc::<f32>(tokens * cols, "test").expect("memory");
-    device.gpu.upload(&Numbers(5).heavy(tokens * cols, 1.0), &x).expect("a copy");
-    let before = Numbers(6).heavy(tokens * rows, 1.0);
-    for ty in [GgmlType::Q4_K, GgmlType::Q6_K, GgmlType::Q8_0] {
-        for rows in [rows, rows + 2] {
+    // K of 4, 2 and 1 segments; a turn of the taller tiles and some, and fewer than a turn.
+    let cases: [(usize, usize, usize); 4] =
+        [(1027, 2304, blocks + 3), (1027, 1280, 4 * blocks / 3), (40, 2304, 9), (300, 512, 30)];
+    for (tokens, cols, tiles) in cases {
+        let rows = 192 * tiles.div_ceil(tokens.div_ceil(128)) - 150;
+        let memory = Reserve { max_ff: 16384, ..reserve(tokens, cols, SMALL_HEADS, 1) };
+        device.reserve(&memory).expect("memory");
+        let x = device.gpu.alloc::<f32>(tokens * cols, "test").expect("memory");
+        device.gpu.upload(&Numbers(5).heavy(tokens * cols, 1.0), &x).expect("a copy");
+        let before = Numbers(6).heavy(tokens * (rows + 2), 1.0);
+        for (ty, rows) in [(GgmlType::Q4_K, rows), (GgmlType::Q6_K, rows), (GgmlType::Q8_0, rows + 2)] {
             let linear = tuned_linear(&mut device, ty, rows, cols, Numerics::F16);
             let out = device.gpu.alloc::<f32>(tokens * rows, "test").expect("memory");
             let state = device.state().expect("memory");
             let input = device.input_for(state.normed.input(tokens, cols), &[&linear.matrix]);
-            assert_eq!(input.form, Form::Tiles);
-            let find = |finish: Finish, form: Option<TileHeight>| {
-                let start = before.iter().copied().cycle().take(tokens * rows).collect::<Vec<_>>();
-                device.gpu.upload(&start, &out).expect("a copy");
-                let input = Input { form: form.map_or(Form::Fragments, |_| Form::Tiles), ..input };
+            assert!(input.form == Form::Tiles && input.spare.floats == tokens * 16384);
+            let find = |finish: Finish, form: Form, spare: Spare, shape: TileShape| {
+                device.gpu.upload(&before[..tokens * rows], &out).expect("a copy");
+                let input = Input { form, spare, ..input };
                 device.prepare(&Source::rows(&x, cols), input).expect("a launch");
                 let output = Output { out: at(&out, 0), stride: rows, finish };
+                let products = [(&*linear.matrix, linear.bias(), output)];
                 match form {
-                    None => linear.matrix.product(device.lane(), input, linear.bias(), output),
-                    Some(height) => {
-                        let products = [(&*linear.matrix, linear.bias(), output)];
-                        tile_products_of(device.lane(), &products, input, None, height)
-                    }
+                    Form::Tiles => tile_products_of(device.lane(), &products, input, None, shape),
+                    _ => linear.matrix.product(device.lane(), input, linear.bias(), output),
                 }
                 .expect("a launch");
                 bits(&device, &out)
             };
-            for finish in [
-                Finish::Store,
-                Finish::Residual { factor: 0.7 },
-                Finish::Logits { factor: 0.1, soft_cap: Some(3.0) },
-            ] {
-                let expected = find(finish, None);
-                for height in [TileHeight::Low, TileHeight::Tall] {
-                    let found = find(finish, Some(height));
+            let logits = Finish::Logits { factor: 0.1, soft_cap: Some(3.0) };
+            for finish in [Finish::Store, Finish::Residual { factor: 0.7 }, logits] {
+                let expected = find(finish, Form::Fragments, Spare::default(), TileShape::Low);
+                for (shape, spare) in [
+                    (TileShape::Low, input.spare),
+                    (TileShape::Tall, Spare::default()),
+                    (TileShape::Tall, input.spare),
+                    // What arrived is forgotten.
+                    (TileShape::Tall, input.spare),
+                    (TileShape::Wide, Spare::default()),
+                    (TileShape::Wide, input.spare),
+                ] {
+                    if shape == TileShape::Wide && !linear.matrix.has_wide_tiles() {
+                        continue;
+                    }
+                    let found = find(finish, Form::Tiles, spare, shape);
                     let differing = found.iter().zip(&expected).filter(|(a, b)| a != b).count();
-                    assert_eq!(differing, 0, "{ty}, {rows} rows, {finish:?}, {height:?}");
+                    let what = format!("{ty} {rows}×{cols}, {tokens} tokens, {finish:?}, {shape:?}");
+                    assert_eq!(differing, 0, "{what}, {} floats to share in", spare.floats);
                 }
             }
         }
@@ -88,23 +96,29 @@ fn joined_tiles_have_the_bits_of_single_products() {
         let (joined, single): (Vec<_>, Vec<_>) = linears[..3].iter().map(|l| (out(l), out(l))).unzip();
         let products: Vec<_> =
             linears.iter().zip(&joined).map(|(l, out)| (&*l.matrix, l.bias(), to(l, out))).collect();
-        for height in [TileHeight::Low, TileHeight::Tall] {
-            tile_products_of(device.lane(), &products, input, None, height).expect("a launch");
+        let wide = linears[0].matrix.has_wide_tiles();
+        let shapes = [TileShape::Low, TileShape::Tall, TileShape::Wide];
+        for shape in shapes.into_iter().filter(|shape| wide || *shape != TileShape::Wide) {
+            tile_products_of(device.lane(), &products, input, None, shape).expect("a launch");
             for ((linear, joined), single) in linears.iter().zip(&joined).zip(&single) {
                 device.store(linear, input, single).expect("a launch");
                 let (joined, single) = (bits(&device, joined), bits(&device, single));
-                assert!(joined == single, "{ty}: {} rows, {height:?}", linear.matrix.rows);
+                assert!(joined == single, "{ty}: {} rows, {shape:?}", linear.matrix.rows);
             }
         }
         let (gate, up) = (&linears[0], &linears[3]);
         let [gates, ups, found, expected] = [(); 4].map(|()| out(gate));
         device.store(gate, input, &gates).expect("a launch");
         device.store(up, input, &ups).expect("a launch");
-        for activation in [Activation::Silu, Activation::GeluTanh] {
+        let gated_shapes: &[TileShape] =
+            if wide { &[TileShape::Tall, TileShape::Wide] } else { &[TileShape::Tall] };
+        let cases = [Activation::Silu, Activation::GeluTanh].into_iter();
+        for (activation, shape) in cases.flat_map(|act| gated_shapes.iter().map(move |s| (act, *s))) {
             let most = device.gpu.alloc::<u32>(tokens, "test").expect("memory");
             let gated = Gated { act: super::stages::activation_number(activation), most: at(&most, 0) };
             let products = [gate, up].map(|l| (&*l.matrix, l.bias(), to(l, &found)));
-            tile_products(device.lane(), &products, input, Some(gated)).expect("a launch");
+            device.gpu.upload(&vec![f32::NAN; tokens * gate.matrix.rows], &found).expect("a copy");
+            tile_products_of(device.lane(), &products, input, Some(gated), shape).expect("a launch");
             let source = Source {
                 other: at(&ups, 0),
                 activation: Some(activation),
@@ -114,13 +128,13 @@ fn joined_tiles_have_the_bits_of_single_products() {
             let scratch = Input { rows: tokens, ..state.inner.input(tokens, gate.matrix.rows) };
             device.prepare(&source, scratch).expect("a launch");
             let (found, expected) = (bits(&device, &found), bits(&device, &expected));
-            assert!(found == expected, "{ty}: {activation:?}");
+            assert!(found == expected, "{ty}: {activation:?}, {shape:?}");
             let mut words = vec![0u32; tokens];
             device.gpu.download(&most, &mut words).expect("a copy");
             let rows = found.chunks(gate.matrix.rows);
             let largest: Vec<u32> =
                 rows.map(|row| row.iter().map(|b| b & !(1 << 31)).max().unwrap_or(0)).collect();
-            assert!(words == largest, "{ty}: {activation:?}: largest magnitudes");
+            assert!(words == largest, "{ty}: {activation:?}, {shape:?}: largest magnitudes");
         }
     }
 }
