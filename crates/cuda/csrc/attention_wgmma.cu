@@ -5,6 +5,9 @@
 // Scores of a segment are 128 registers a thread, and become weights of 64; a chain of 64 values for 64 channels is 32, the
 // sum of four chains 32, the output of earlier segments 32 for each 64 channels. So values are taken 64 channels at a time,
 // and scores of the next segment only when they are done.
+//
+// Heads of 256 channels have an output of 128 registers a thread, which there are not: a tile has 64 rows, both warpgroups
+// find its weights, and each has 128 channels of its values.
 #include "attention.cuh"
 #include "hopper.cuh"
 
@@ -17,21 +20,45 @@ constexpr int TILE_THREADS = 128 * (1 + GROUPS);
 constexpr int UNIT = 128;
 constexpr int PANEL = 64;
 
+struct Tile {
+    int span, start, position0;  // its span, the first token of that, and its position
+    int first_row, rows;         // among the rows of the span
+    int first_seen, last_position;
+    int from_segment, segments;
+};
+
+// How heads of D channels are shared out.
+template <int D>
+struct Plan {
+    // Panels of a head, the last one perhaps half full, and of a warpgroup's output.
+    static constexpr int PANELS = (D + PANEL - 1) / PANEL, OWN = D > 128 ? PANELS / GROUPS : PANELS;
+    // Whether warpgroups have channels of the same rows instead of rows.
+    static constexpr bool SPLIT = OWN < PANELS;
+    static constexpr int TILES = SPLIT ? 1 : GROUPS, ROWS = 64 * TILES;
+    static constexpr int STAGES = PANELS == 1 ? 8 : PANELS == 2 ? 6 : 3;
+    // In a turn a group waits for a segment's values and the next one's keys, while the other one has not seen the former:
+    // with fewer stages than those there are no turns.
+    static constexpr bool TURNS = STAGES >= 4;
+    static constexpr int UNIT_BYTES = PANELS * UNIT * PANEL * 2;
+};
+
 // What the host reserves, device/stages.rs. A panel begins at a multiple of 1024, where the swizzle starts.
 template <int D>
 struct Shared {
-    static constexpr int STAGES = D == 128 ? 6 : 8;
-    half q[GROUPS][D / PANEL][64 * PANEL];
-    half ring[STAGES][D / PANEL][UNIT * PANEL];
-    uint64_t full[STAGES];
-    uint64_t empty[STAGES];
+    using P = Plan<D>;
+    half q[P::TILES][P::PANELS][64 * PANEL];
+    half ring[P::STAGES][P::PANELS][UNIT * PANEL];
+    uint64_t full[P::STAGES];
+    uint64_t empty[P::STAGES];
+    Tile tile;
 };
-static_assert(sizeof(Shared<64>) == 147584 && sizeof(Shared<128>) == 229472, "attention_wgmma_shared");
+static_assert(sizeof(Shared<64>) == 147624 && sizeof(Shared<128>) == 229512 && sizeof(Shared<96>) == sizeof(Shared<128>) &&
+                  sizeof(Shared<256>) == 229464,
+              "attention_wgmma_shared");
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 using namespace hopper;
 
-constexpr int TILE_ROWS = 64 * GROUPS;
 // Chains of values, and units of keys, of a segment.
 constexpr int CHAINS = ATTN_SEGMENT / WARP_KEYS;
 constexpr int UNITS = ATTN_SEGMENT / UNIT;
@@ -60,14 +87,8 @@ __device__ __forceinline__ void pin(float (&v)[N]) {
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(v[i])::"memory");
 }
 
-struct Tile {
-    int span, start, position0;  // its span, the first token of that, and its position
-    int first_row, rows;         // among the rows of the span
-    int first_seen, last_position;
-    int from_segment, segments;
-};
-
 // The tile of this block: tiles are numbered through all spans, the last ones, which see most, first.
+template <int TILE_ROWS>
 __device__ __forceinline__ bool find(const AttentionArgs& a, Tile& tile) {
     const int share = a.q_heads / a.kv_heads;
     int number = gridDim.y - 1 - blockIdx.y, span = 0;
@@ -93,10 +114,12 @@ __device__ __forceinline__ bool find(const AttentionArgs& a, Tile& tile) {
 // may hold what another sequence left there, NaN even.
 template <int D>
 __device__ __forceinline__ void produce(const AttentionArgs& a, const Tile& tile, Shared<D>& shared) {
-    constexpr int ROW_CHUNKS = D / 8, STEP = 128 / ROW_CHUNKS;
-    static_assert(STEP % 8 == 0, "a thread's rows have one place in the swizzle");
-    const int key = threadIdx.x / ROW_CHUNKS, c = threadIdx.x % ROW_CHUNKS;
-    const uint32_t place = c / 8 * (UNIT * PANEL * 2) + key * 128 + ((c ^ key) & 7) * 16;
+    // Threads for a row, of which those beyond its end have nothing to copy.
+    constexpr int ROW_THREADS = Plan<D>::PANELS * PANEL / 8, STEP = 128 / ROW_THREADS;
+    static_assert(STEP % 4 == 0, "a thread's rows have one or two places in the swizzle");
+    const int key = threadIdx.x / ROW_THREADS, c = threadIdx.x % ROW_THREADS;
+    const bool copies = c * 8 < D;
+    const uint32_t place = c / 8 * (UNIT * PANEL * 2) + key * 128, chunk = ((c ^ key) & 7) * 16;
     const uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full), empty = shared_address(shared.empty);
     const uint32_t entry = tile.span * a.spans.groups + a.group;
     const uint32_t* blocks = a.spans.blocks + a.spans.table[entry] - a.spans.first_block[entry];
@@ -107,7 +130,7 @@ __device__ __forceinline__ void produce(const AttentionArgs& a, const Tile& tile
     auto block_of = [&](int j) { return tile.from_segment * (ATTN_SEGMENT / KV_BLOCK) + j / 4 * 4 + j % 2 * 2; };
     auto lies = [&](int block) { return blocks[min(max(block, first), last)]; };
     uint32_t next0 = lies(block_of(0)), next1 = lies(block_of(0) + 1);
-    Turn<Shared<D>::STAGES> turn;
+    Turn<Plan<D>::STAGES> turn;
 #pragma unroll 1
     for (int j = 0; j < tile.segments * 2 * UNITS; ++j) {
         const half* tensor = (j % 4 < 2 ? a.k : a.v) + offset;
@@ -115,7 +138,7 @@ __device__ __forceinline__ void produce(const AttentionArgs& a, const Tile& tile
         next0 = lies(block_of(j + 1));
         next1 = lies(block_of(j + 1) + 1);
         bar_wait(empty + 8 * turn.stage, turn.parity ^ 1);
-        const uint32_t to = ring + turn.stage * UNIT * D * 2 + place;
+        const uint32_t to = ring + turn.stage * Plan<D>::UNIT_BYTES + place;
 #pragma unroll
         for (int b = 0; b < UNIT / KV_BLOCK; ++b) {
             const int block = block_of(j) + b;
@@ -124,7 +147,8 @@ __device__ __forceinline__ void produce(const AttentionArgs& a, const Tile& tile
             const int known = (block >= first && block <= last ? tile.last_position + 1 - block * KV_BLOCK : 0) - key;
 #pragma unroll
             for (int i = 0; i < KV_BLOCK; i += STEP) {
-                copy_or_zero16(to + (b * KV_BLOCK + i) * 128, from + i * D, i < known);
+                if (!copies) continue;
+                copy_or_zero16(to + (b * KV_BLOCK + i) * 128 + (chunk ^ (i % 8 * 16)), from + i * D, i < known);
             }
         }
         copies_arrive(full + 8 * turn.stage);
@@ -135,34 +159,38 @@ __device__ __forceinline__ void produce(const AttentionArgs& a, const Tile& tile
     copy_wait<0>();
 }
 
-// 64 rows of the tile: thread 4g + t of a warp has rows g and g + 8 of the warp's 16, and of each eight columns 2t and 2t+1.
+// 64 rows of the tile, all channels or half of them: thread 4g + t of a warp has rows g and g + 8 of the warp's 16, and of
+// each eight columns 2t and 2t + 1.
 template <int D>
 __device__ __forceinline__ void consume(const AttentionArgs& a, const Tile& tile, Shared<D>& shared) {
-    constexpr int HALVES = D / PANEL;
+    using P = Plan<D>;
+    constexpr int HALVES = P::OWN;
     const int group = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, warp = thread / WARP, lane = thread % WARP;
+    const int row0 = P::SPLIT ? 0 : 64 * group, panel0 = P::SPLIT ? HALVES * group : 0;
     const int g = lane / 4, t = lane % 4, share = a.q_heads / a.kv_heads;
     // Row r of the tile among all rows of queries.
     auto row_of = [&](int r) {
         const int row = tile.first_row + r;
         return static_cast<size_t>(tile.start + row / share) * a.q_heads + blockIdx.x * share + row % share;
     };
-    const uint32_t q = shared_address(shared.q[group]);
-    for (int i = thread; i < 64 * (D / 8); i += 128) {
+    const uint32_t q = shared_address(shared.q[P::SPLIT ? 0 : group]);
+    constexpr int COPIERS = P::SPLIT ? 128 * GROUPS : 128;
+    for (int i = P::SPLIT ? threadIdx.x - 128 : thread; i < 64 * (D / 8); i += COPIERS) {
         const int r = i / (D / 8), c = i % (D / 8);
-        const bool has = 64 * group + r < tile.rows;
-        const half* from = a.q + (has ? row_of(64 * group + r) * D + c * 8 : 0);
+        const bool has = row0 + r < tile.rows;
+        const half* from = a.q + (has ? row_of(row0 + r) * D + c * 8 : 0);
         copy_or_zero16(q + c / 8 * (64 * PANEL * 2) + r * 128 + ((c ^ r) & 7) * 16, from, has);
     }
     copy_commit();
 
-    const int r0 = 64 * group + warp * ROWS + g, r1 = r0 + 8;
+    const int r0 = row0 + warp * ROWS + g, r1 = r0 + 8;
     const bool has0 = r0 < tile.rows, has1 = r1 < tile.rows;
-    const int p0 = tile.position0 + (tile.first_row + r0) / share, p1 = tile.position0 + (tile.first_row + r1) / share;
+    auto position_of = [&](int r) { return tile.position0 + (tile.first_row + r) / share; };
+    const int p0 = position_of(r0), p1 = position_of(r1);
     const float scale0 = has0 ? a.q_unscale[row_of(r0)] * a.scale : 1.0f;
     const float scale1 = has1 ? a.q_unscale[row_of(r1)] * a.scale : 1.0f;
     // Positions that all rows of this group see, or none.
-    const int seen_to = tile.position0 + (tile.first_row + 64 * group) / share;
-    const int seen_by_all = seen_from(a, tile.position0 + (tile.first_row + 64 * group + 63) / share);
+    const int seen_to = position_of(row0), seen_by_all = seen_from(a, position_of(row0 + 63));
     float run_m0 = -INFINITY, run_m1 = -INFINITY, run_l0 = 0.0f, run_l1 = 0.0f;
     float keep0 = 1.0f, keep1 = 1.0f, take0 = 0.0f, take1 = 0.0f;
     uint32_t p[CHAINS][WARP_KEYS / 8][2];
@@ -174,10 +202,10 @@ __device__ __forceinline__ void consume(const AttentionArgs& a, const Tile& tile
     }
     copy_wait<0>();
     seen_by_multiply();
-    asm volatile("bar.sync %0, 128;" ::"r"(3 + group) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(P::SPLIT ? 3 : 3 + group), "n"(COPIERS) : "memory");
 
     const uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full), empty = shared_address(shared.empty);
-    Turn<Shared<D>::STAGES> turn;
+    Turn<P::STAGES> turn;
     // Waits for the next unit: its stage.
     auto arrived = [&]() {
         const int stage = turn.stage;
@@ -185,20 +213,21 @@ __device__ __forceinline__ void consume(const AttentionArgs& a, const Tile& tile
         turn.next();
         return stage;
     };
-    auto unit_at = [&](int stage) { return swizzled_at(ring + stage * UNIT * D * 2); };
+    auto unit_at = [&](int stage) { return swizzled_at(ring + stage * P::UNIT_BYTES); };
     auto release = [&](int stage) {
         if (lane == 0) bar_arrive(empty + 8 * stage);
     };
     // Groups have the tensor cores in turn, the first one first.
-    if (group == 1) asm volatile("bar.arrive 1, 256;" ::: "memory");
+    if (P::TURNS && group == 1) asm volatile("bar.arrive 1, 256;" ::: "memory");
 #pragma unroll 1
     for (int n = 0;; ++n) {
-        asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
+        if (P::TURNS) asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
         if (n > 0) {
             // Values of the segment before.
             const int first = arrived(), second = arrived();
             seen_by_multiply();
-            const uint64_t at[UNITS] = {unit_at(first), unit_at(second)};
+            const uint32_t own = panel0 * (UNIT * PANEL * 2 / 16);
+            const uint64_t at[UNITS] = {unit_at(first) + own, unit_at(second) + own};
             auto chain = [&](float (&to)[32], int h, int c) {
                 multiply_begin();
 #pragma unroll
@@ -249,8 +278,9 @@ __device__ __forceinline__ void consume(const AttentionArgs& a, const Tile& tile
                 chain(y, 0, 3);
                 multiply_wait<0>();
                 add(x, y);
+                if (P::SPLIT) merge_out(0, x);
                 chain(y, 1, 0);
-                merge_out(0, x);
+                if (!P::SPLIT) merge_out(0, x);
                 chain(x, 1, 1);
                 multiply_wait<0>();
                 add(y, x);
@@ -282,7 +312,7 @@ __device__ __forceinline__ void consume(const AttentionArgs& a, const Tile& tile
             }
             multiply_commit();
         }
-        asm volatile("bar.arrive %0, 256;" ::"r"(2 - group) : "memory");
+        if (P::TURNS) asm volatile("bar.arrive %0, 256;" ::"r"(2 - group) : "memory");
         multiply_wait<1>();
         release(first);
         multiply_wait<0>();
@@ -291,10 +321,14 @@ __device__ __forceinline__ void consume(const AttentionArgs& a, const Tile& tile
         pin(s[1]);
 
         const int segment_key = (tile.from_segment + n) * ATTN_SEGMENT;
-        if (segment_key + ATTN_SEGMENT - 1 > seen_to || segment_key < seen_by_all) {
+        // Where registers are short, positions are found anew of the tile, which is in shared memory.
+        const int all_to = P::SPLIT ? position_of(row0) : seen_to;
+        const int all_from = P::SPLIT ? seen_from(a, position_of(row0 + 63)) : seen_by_all;
+        if (segment_key + ATTN_SEGMENT - 1 > all_to || segment_key < all_from) {
             const int lane_key = segment_key + 2 * t;
-            const int from0 = seen_from(a, p0) - lane_key, from1 = seen_from(a, p1) - lane_key;
-            const int to0 = p0 - lane_key, to1 = p1 - lane_key;
+            const int last0 = P::SPLIT ? position_of(r0) : p0, last1 = P::SPLIT ? position_of(r1) : p1;
+            const int from0 = seen_from(a, last0) - lane_key, from1 = seen_from(a, last1) - lane_key;
+            const int to0 = last0 - lane_key, to1 = last1 - lane_key;
 #pragma unroll
             for (int u = 0; u < UNITS; ++u) {
 #pragma unroll
@@ -354,16 +388,17 @@ __device__ __forceinline__ void consume(const AttentionArgs& a, const Tile& tile
         merge(run_m0, run_l0, m0, l0, keep0, take0);
         merge(run_m1, run_l1, m1, l1, keep1, take1);
     }
-    if (group == 0) asm volatile("bar.arrive 2, 256;" ::: "memory");
+    if (P::TURNS && group == 0) asm volatile("bar.arrive 2, 256;" ::: "memory");
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        if (!(r ? has1 : has0)) continue;
+        if ((r ? r1 : r0) >= tile.rows) continue;
         const float l = r ? run_l1 : run_l0;
-        float* to = a.out + row_of(r ? r1 : r0) * D + 2 * t;
+        float* to = a.out + row_of(r ? r1 : r0) * D + panel0 * PANEL + 2 * t;
 #pragma unroll
         for (int h = 0; h < HALVES; ++h) {
 #pragma unroll
             for (int i = 2 * r; i < 32; i += 4) {
+                if (h * PANEL + i / 4 * 8 >= D) continue;
                 *reinterpret_cast<float2*>(to + h * PANEL + i / 4 * 8) = make_float2(out[h][i] / l, out[h][i + 1] / l);
             }
         }
@@ -375,22 +410,24 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
     extern __shared__ __align__(1024) uint8_t memory[];
     Shared<D>& shared = *reinterpret_cast<Shared<D>*>(memory);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < Shared<D>::STAGES; ++i) {
+        for (int i = 0; i < Plan<D>::STAGES; ++i) {
             bar_init(shared_address(shared.full + i), 128);
             bar_init(shared_address(shared.empty + i), 4 * GROUPS);
         }
         bars_made();
     }
-    __syncthreads();
     grid_wait();
     Tile tile;
-    if (!find(a, tile)) return;
+    const bool there = find<Plan<D>::ROWS>(a, tile);
+    if (threadIdx.x == 0) shared.tile = tile;
+    __syncthreads();
+    if (!there) return;
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         produce<D>(a, tile, shared);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        consume<D>(a, tile, shared);
+        consume<D>(a, Plan<D>::SPLIT ? shared.tile : tile, shared);
     }
 }
 #else
@@ -406,4 +443,6 @@ __device__ __forceinline__ void attend(const AttentionArgs&) {}
         attend<D>(a); \
     }
 KERNEL(64)
+KERNEL(96)
 KERNEL(128)
+KERNEL(256)

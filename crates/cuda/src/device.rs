@@ -69,6 +69,8 @@ struct Common {
     /// Of a cache of f16, and of any types.
     finish_heads: Kernel,
     finish_heads_any: Kernel,
+    /// `None` in tests that compare.
+    finish_heads_plain: Option<Kernel>,
     /// For heads of up to 64, 128 and 256 channels.
     attention_walk: [Kernel; 3],
     attention_split: [Kernel; 3],
@@ -79,7 +81,7 @@ struct Common {
     /// Of many tokens, for heads of as many channels and a cache of one type: of every GPU.
     attention_tile: [(usize, KvType, Kernel); 6],
     /// Of a cache of f16, of those with `wgmma`.
-    attention_wgmma: Option<[(usize, Kernel); 2]>,
+    attention_wgmma: Option<[(usize, Kernel); 4]>,
     argmax: Kernel,
     sample_bins: Kernel,
     sample_draw: Kernel,
@@ -244,6 +246,7 @@ impl CudaDevice {
             rope_angles: get("heads", "rope_angles")?,
             finish_heads: get("heads", "finish_heads")?,
             finish_heads_any: get("heads", "finish_heads_any")?,
+            finish_heads_plain: Some(get("heads", "finish_heads_plain")?),
             attention_walk: attention("walk")?,
             attention_split: attention("split")?,
             attention_walk_any: attention("walk_any")?,
@@ -258,10 +261,10 @@ impl CudaDevice {
                 tile(128, KvType::Q8_0)?,
             ],
             attention_wgmma: match has_wgmma(&gpu.info) {
-                true => Some([
-                    (64, allowed("attention_wgmma", "attention_wgmma_d64", 0)?),
-                    (128, allowed("attention_wgmma", "attention_wgmma_d128", 0)?),
-                ]),
+                true => {
+                    let of = |d: usize| allowed("attention_wgmma", &format!("attention_wgmma_d{d}"), 0);
+                    Some([(64, of(64)?), (96, of(96)?), (128, of(128)?), (256, of(256)?)])
+                }
                 false => None,
             },
             argmax: get("argmax", "argmax")?,

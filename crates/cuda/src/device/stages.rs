@@ -24,6 +24,7 @@ const PART_VALUES: usize = 4096;
 const ROW_THREADS: usize = 256;
 const HEAD_THREADS: usize = 128;
 const HEAD_WARPS: usize = 4;
+const PLAIN_HEAD_THREADS: usize = 256;
 const MERGE_THREADS: usize = 256;
 
 /// Rows of query heads and threads of a block of attention of many tokens.
@@ -37,13 +38,31 @@ const fn attention_tile_shared(dim: usize, ty: KvType) -> usize {
     queries + ring + 4 * dim / 2 * ATTENTION_TILE_THREADS
 }
 
-/// Threads of a block of `csrc/attention_wgmma.cu`, which has as many rows.
+/// Threads of a block of `csrc/attention_wgmma.cu`.
 const ATTENTION_WGMMA_THREADS: usize = 384;
+
+/// Rows of its tile: of large heads two warpgroups share 64.
+const fn attention_wgmma_rows(dim: usize) -> usize {
+    if dim > 128 { 64 } else { ATTENTION_TILE_ROWS }
+}
 
 /// Bytes of its `struct Shared`, which the compiler checks there.
 const fn attention_wgmma_shared(dim: usize) -> usize {
-    let stages = if dim == 128 { 6 } else { 8 };
-    2 * ATTENTION_TILE_ROWS * dim + stages * (2 * 2 * KV_BLOCK * dim + 16)
+    let channels = dim.next_multiple_of(64);
+    let stages = match channels {
+        64 => 8,
+        128 => 6,
+        _ => 3,
+    };
+    2 * attention_wgmma_rows(dim) * channels + stages * (2 * 2 * KV_BLOCK * channels + 16) + 40
+}
+
+/// A kernel with a tile of rows in a block.
+struct AttentionTile {
+    kernel: Kernel,
+    rows: usize,
+    threads: usize,
+    shared: usize,
 }
 
 /// What [`CudaDevice::prepare`] reads.
@@ -315,8 +334,19 @@ impl CudaDevice {
             self.pending.set(Some(args));
             return Ok(());
         }
-        let grid = [(heads.q + 2 * heads.kv).div_ceil(HEAD_WARPS), state.tokens, 1];
         let f16 = state.reserve.kv_types == KvTypes::same(KvType::F16);
+        let none = HeadNormArgs::default().kind;
+        let plain = f16
+            && [64, 128].contains(&heads.dim)
+            && args.q_norm.kind == none
+            && args.k_norm.kind == none
+            && rope.is_none_or(|(rope, _)| 2 * rope.inv_freq.len() == heads.dim);
+        if let Some(kernel) = self.common.finish_heads_plain
+            && plain
+        {
+            return self.enqueue(kernel, Shape::new([state.tokens, 1, 1], PLAIN_HEAD_THREADS), &args);
+        }
+        let grid = [(heads.q + 2 * heads.kv).div_ceil(HEAD_WARPS), state.tokens, 1];
         let kernel = if f16 { self.common.finish_heads } else { self.common.finish_heads_any };
         self.enqueue(kernel, Shape::new(grid, HEAD_THREADS), &args)
     }
@@ -366,10 +396,10 @@ impl CudaDevice {
             state.own_spans().iter().map(of).sum()
         };
         if split.is_none()
-            && let Some((kernel, threads, shared)) = self.attention_of_many(spec, state.reserve.kv_types)
+            && let Some(tile) = self.attention_of_many(spec, state.reserve.kv_types)
         {
-            let grid = [heads.kv, tiles(ATTENTION_TILE_ROWS), 1];
-            return self.enqueue(kernel, Shape::new(grid, threads).with_shared(shared), &args);
+            let shape = Shape::new([heads.kv, tiles(tile.rows), 1], tile.threads);
+            return self.enqueue(tile.kernel, shape.with_shared(tile.shared), &args);
         }
         let f16 = state.reserve.kv_types == KvTypes::same(KvType::F16);
         let tiles = tiles(ROW_TILE);
@@ -389,8 +419,8 @@ impl CudaDevice {
         }
     }
 
-    /// The kernel with a tile of rows in a block, its threads and shared memory, if there is one for this attention.
-    fn attention_of_many(&self, spec: &AttentionSpec, types: KvTypes) -> Option<(Kernel, usize, usize)> {
+    /// The kernel with a tile of rows in a block, if there is one for this attention.
+    fn attention_of_many(&self, spec: &AttentionSpec, types: KvTypes) -> Option<AttentionTile> {
         let (common, dim, ty) = (&self.common, spec.heads.dim, types.keys);
         if types.values != ty {
             return None;
@@ -402,12 +432,14 @@ impl CudaDevice {
             && spec.soft_cap.is_none()
             && spec.scale > 0.0
         {
-            return Some((*kernel, ATTENTION_WGMMA_THREADS, attention_wgmma_shared(dim)));
+            let (rows, shared) = (attention_wgmma_rows(dim), attention_wgmma_shared(dim));
+            return Some(AttentionTile { kernel: *kernel, rows, threads: ATTENTION_WGMMA_THREADS, shared });
         }
         let (.., kernel) = common.attention_tile.iter().find(|(d, t, _)| *d == dim && *t == ty)?;
         let shared = attention_tile_shared(dim, ty);
         let fits = shared + STATIC_SHARED <= self.gpu.info.shared_per_block;
-        fits.then_some((*kernel, ATTENTION_TILE_THREADS, shared))
+        let (kernel, rows) = (*kernel, ATTENTION_TILE_ROWS);
+        fits.then_some(AttentionTile { kernel, rows, threads: ATTENTION_TILE_THREADS, shared })
     }
 
     pub(super) fn run_attn_out(&self, stage: &AttnOut) -> Result<(), DeviceError> {

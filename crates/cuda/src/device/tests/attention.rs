@@ -33,6 +33,10 @@ fn blocks_of(sequence: usize, count: usize, each: usize) -> Vec<u32> {
 
 impl Scene {
     fn new(case: Case, tokens: usize) -> Option<Scene> {
+        Scene::turned(case, tokens, None)
+    }
+
+    fn turned(case: Case, tokens: usize, rope: Option<Rope>) -> Option<Scene> {
         let Case { heads, window, soft_cap, types, sizes: [k_size, v_size] } = case;
         let mut device = device()?;
         let d_model = 64;
@@ -50,7 +54,7 @@ impl Scene {
                 v: linear("v", heads.kv * heads.dim, v_size),
                 q_norm: None,
                 k_norm: None,
-                rope: None,
+                rope,
                 heads,
                 kv,
             })
@@ -339,17 +343,46 @@ fn small_caches_of_every_type_agree_with_double_precision() {
     }
 }
 
-/// The kernel of `wgmma` instructions and the one of `mma` instructions, on whole prompts, in ragged chunks that continue
+/// Heads that are turned in registers, and in shared memory.
+#[test]
+fn plain_heads_have_the_bits_of_any() {
+    for (q, kv, dim) in [(28, 4, 128), (14, 2, 64)] {
+        for style in [None, Some(RopeStyle::Adjacent), Some(RopeStyle::Halves)] {
+            let heads = Heads { q, kv, dim };
+            let case =
+                Case { heads, window: None, soft_cap: None, types: KvTypes::default(), sizes: [1.0; 2] };
+            let inv_freq = (0..dim / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / dim as f64)).collect();
+            let rope = style.map(|style| Rope { style, inv_freq, magnitude: 1.1 });
+            let Some(mut scene) = Scene::turned(case, 150, rope) else { return };
+            let ids: Vec<u32> = (0..150).collect();
+            let (first, rest): (&[u32], &[u32]) = ids.split_at(70);
+            let steps = [vec![(0, 0, first)], vec![(1, 0, first), (0, 70, rest)]];
+            let run = |scene: &mut Scene| steps.each_ref().map(|spans| scene.run(spans));
+            let found = run(&mut scene);
+            assert!(scene.device.common.finish_heads_plain.take().is_some());
+            let expected = run(&mut scene);
+            for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+                assert_eq!(found.to_bits(), expected.to_bits(), "{heads:?} {style:?}");
+            }
+        }
+    }
+}
+
+/// The kernels of `wgmma` instructions and those of `mma` instructions, on whole prompts, in ragged chunks that continue
 /// one, and for several sequences at once; without a soft cap, and with one, which only the latter knows.
 #[test]
 fn attention_of_many_tokens_has_the_bits_of_every_gpu() {
-    let scenes: [(Heads, Option<usize>, Option<f32>); 6] = [
+    let scenes: [(Heads, Option<usize>, Option<f32>); 10] = [
         (Heads { q: 28, kv: 4, dim: 128 }, None, None),
         (Heads { q: 12, kv: 2, dim: 128 }, Some(150), None),
         (Heads { q: 8, kv: 8, dim: 128 }, Some(300), None),
         (Heads { q: 32, kv: 8, dim: 64 }, None, None),
         (Heads { q: 14, kv: 2, dim: 64 }, Some(70), None),
         (Heads { q: 16, kv: 4, dim: 64 }, None, Some(20.0)),
+        (Heads { q: 8, kv: 8, dim: 96 }, None, None),
+        (Heads { q: 6, kv: 2, dim: 96 }, Some(200), None),
+        (Heads { q: 4, kv: 1, dim: 256 }, None, None),
+        (Heads { q: 16, kv: 8, dim: 256 }, Some(300), None),
     ];
     for (heads, window, soft_cap) in scenes {
         let tokens = 1111;
