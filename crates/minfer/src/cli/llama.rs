@@ -57,7 +57,7 @@ const ANSWERS: &[(&[&str], &str)] = &[
             "--no-kv-offload",
             "-dev",
         ],
-        "leave it out: this build computes on the CPU",
+        "leave it out: a model is computed on one device, the one that --device names",
     ),
 ];
 
