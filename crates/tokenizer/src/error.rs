@@ -85,6 +85,16 @@ pub enum Error {
         /// The key that should hold the id.
         key: &'static str,
     },
+    /// A token that begins or ends texts is none of the vocabulary's.
+    #[error("\"tokenizer.ggml.{name}_token_id\" is {id}, but the vocabulary has {tokens} tokens")]
+    SpecialBeyond {
+        /// Which.
+        name: &'static str,
+        /// What the file says.
+        id: u32,
+        /// Tokens of the vocabulary.
+        tokens: usize,
+    },
     /// The special tokens are too many or too long to search for.
     #[error("cannot search text for the special tokens of this vocabulary")]
     SpecialTokens(#[source] aho_corasick::BuildError),

@@ -99,7 +99,7 @@ impl Tokenizer {
         let mut warnings = Vec::new();
         let kind = kind(source, &mut warnings)?;
         let mut vocab = Vocab::new(source)?;
-        let mut ids = checked_ids(source, &vocab, kind, &mut warnings);
+        let mut ids = checked_ids(source, &vocab, kind, &mut warnings)?;
         let resolved = special::resolve(&mut vocab, &mut ids);
         for id in resolved.retyped {
             let text = String::from_utf8_lossy(vocab.text(id));
@@ -340,17 +340,21 @@ fn kind(source: &VocabSource<'_>, warnings: &mut Vec<String>) -> Result<Kind, Er
 }
 
 /// The special ids within the vocabulary, with the model's defaults for those that the file does not name. Ids beyond
-/// the vocabulary occur in published files (padding, mostly), and are dropped with a warning.
+/// the vocabulary occur in published files (padding, mostly), and are dropped with a warning; but not those that begin
+/// or end a text, without which answers would be wrong or endless.
 fn checked_ids(
     source: &VocabSource<'_>,
     vocab: &Vocab,
     kind: Kind,
     warnings: &mut Vec<String>,
-) -> SpecialIds {
+) -> Result<SpecialIds, Error> {
     let mut ids = source.ids;
     for (name, id) in ids.named() {
         if let Some(beyond) = id.filter(|id| !vocab.contains(*id)) {
             let tokens = vocab.len();
+            if matches!(name, "bos" | "eos" | "eot" | "eom") {
+                return Err(Error::SpecialBeyond { name, id: beyond, tokens });
+            }
             warnings.push(format!(
                 "the {name} token {beyond} is beyond the vocabulary of {tokens} and is ignored"
             ));
@@ -383,7 +387,7 @@ fn checked_ids(
     ids.sep = ids.sep.or(defaults.sep.filter(within));
     ids.pad = ids.pad.or(defaults.pad.filter(within));
     ids.mask = ids.mask.or(defaults.mask.filter(within));
-    ids
+    Ok(ids)
 }
 
 /// White space that goes with special tokens. No file says it; models are known by name, as in llama.cpp.

@@ -45,6 +45,15 @@ fn bpe_metadata(pre: &str) -> Metadata {
     metadata
 }
 
+/// All but the keys that end so.
+fn without(metadata: &Metadata, end: &str) -> Metadata {
+    let mut rest = Metadata::new();
+    for (key, value) in metadata.iter().filter(|(key, _)| !key.ends_with(end)) {
+        rest.set(key, value.clone());
+    }
+    rest
+}
+
 fn bpe() -> Tokenizer {
     Tokenizer::from_gguf(&bpe_metadata("gpt-2")).unwrap()
 }
@@ -312,7 +321,7 @@ fn models_that_compose_do_so() {
 #[test]
 fn an_end_tag_is_html_where_the_model_has_another_end() {
     let html = |types: [i32; 2]| {
-        let mut metadata = bpe_metadata("gpt-2");
+        let mut metadata = without(&bpe_metadata("gpt-2"), "_token_id");
         let mut tokens = gpt2_alphabet();
         tokens.extend(["</s>", "<|im_end|>"].map(str::to_owned));
         let mut all = vec![1i32; 256];
@@ -517,11 +526,24 @@ fn bad_vocabularies_are_refused_by_name() {
     assert!(message.contains("0 tokens"), "{message}");
     let message = refused(|metadata| metadata.set("tokenizer.ggml.tokens", 5u32));
     assert!(message.contains("tokenizer.ggml.tokens"), "{message}");
+    for name in ["bos", "eos", "eot", "eom"] {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        let message = refused(|metadata| metadata.set(&key, 269u32));
+        assert!(
+            message.contains(&key) && message.contains("is 269, but the vocabulary has 269"),
+            "{message}"
+        );
+    }
     let message = refused(|metadata| {
-        metadata.set("tokenizer.ggml.bos_token_id", 70_000u32);
+        *metadata = without(metadata, "bos_token_id");
         metadata.set("tokenizer.ggml.add_bos_token", true);
     });
     assert!(message.contains("add_bos_token"), "{message}");
+    // Padding beyond the vocabulary occurs, and does no harm.
+    let mut padded = bpe_metadata("gpt-2");
+    padded.set("tokenizer.ggml.padding_token_id", 269u32);
+    let warnings = Tokenizer::from_gguf(&padded).unwrap().warnings().join("\n");
+    assert!(warnings.contains("padding token 269"), "{warnings}");
     assert!(matches!(
         Tokenizer::from_gguf(&Metadata::new()),
         Err(Error::MissingKey { key: "tokenizer.ggml.model", .. })
