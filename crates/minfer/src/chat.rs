@@ -25,7 +25,7 @@ use crate::{AnyModel, Error, Loaded, Options, load_model, model_vocabulary};
 
 pub use conversation::Conversation;
 pub use record::{ModelId, Record, RecordError};
-pub use settings::{OnFull, Settings};
+pub use settings::{OnFull, Settings, parse_bias};
 
 /// A conversation as the model reads it: text and tokens, up to the beginning of the answer.
 type Prompt = (String, Vec<u32>);

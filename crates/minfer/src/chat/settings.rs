@@ -169,7 +169,8 @@ impl Settings {
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// These settings with one of them replaced: JSON, or a word; `none` is JSON's `null`. The range is not checked.
+    /// These settings with one of them replaced: JSON, or a word; `none` is JSON's `null`, and a list of nothing. A list may
+    /// be written as its one text, biases as in [`parse_bias`]. The range is not checked.
     ///
     /// # Errors
     ///
@@ -180,11 +181,43 @@ impl Settings {
         let Some(place) = named.get_mut(name) else {
             return Err(format!("no setting '{name}': there are {names}"));
         };
-        *place = match value {
-            "none" => Value::Null,
-            _ => serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned())),
+        let given = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+        *place = match (&*place, given) {
+            (Value::Array(_), _) if value == "none" => Value::Array(Vec::new()),
+            _ if value == "none" => Value::Null,
+            (Value::Array(_), given @ Value::Array(_)) => given,
+            (Value::Array(_), _) if name == "logit-bias" => {
+                biases(value).map_err(|e| format!("{name} {value}: {e}"))?
+            }
+            (Value::Array(_), Value::String(text)) => Value::from(vec![text]),
+            (Value::Array(_), _) => Value::from(vec![value]),
+            (_, given) => given,
         };
         serde_json::from_value(Value::Object(named)).map_err(|e| format!("{name} {value}: {e}"))
+    }
+}
+
+/// `42+5 7-inf` as [`Settings::logit_bias`] has it in JSON.
+fn biases(value: &str) -> Result<Value, String> {
+    let bias = |given: &str| {
+        let (id, bias) = parse_bias(given)?;
+        Ok(serde_json::json!([id, bias.is_finite().then_some(bias)]))
+    };
+    value.split_whitespace().map(bias).collect::<Result<Vec<_>, String>>().map(Value::from)
+}
+
+/// `42+5`, `42-1.5`, `42-inf`: a token's id and what is added to its logit, in llama.cpp's spelling.
+///
+/// # Errors
+///
+/// Says what is expected.
+pub fn parse_bias(given: &str) -> Result<(u32, f32), String> {
+    let expected = || "expected a token's id and what to add, like 42+5 or 42-inf".to_owned();
+    let at = given.find(['+', '-']).ok_or_else(expected)?;
+    let (id, bias) = given.split_at(at);
+    match (id.parse(), bias.parse()) {
+        (Ok(id), Ok(bias)) if bias < f32::INFINITY => Ok((id, bias)),
+        _ => Err(expected()),
     }
 }
 
@@ -223,9 +256,22 @@ mod tests {
         assert_eq!(s.with("seed", "7").unwrap().with("seed", "none").unwrap().seed, None);
         assert_eq!(s.with("on-full", "drop").unwrap().on_full, OnFull::Drop);
         assert_eq!(s.with("stop", "[\"a\", \"b\"]").unwrap().stop, ["a", "b"]);
-        for (name, value) in
-            [("heat", "1"), ("temp", "hot"), ("top-k", "-1"), ("seed", "1.5"), ("on-full", "x")]
-        {
+        for (given, stop) in [("### end", "### end"), ("\"\\n\"", "\n"), ("42", "42")] {
+            assert_eq!(s.with("stop", given).unwrap().stop, [stop]);
+        }
+        assert!(s.with("stop", "x").unwrap().with("stop", "none").unwrap().stop.is_empty());
+        let biased = s.with("logit-bias", "3-1.5 4-inf").unwrap();
+        assert_eq!(biased.logit_bias, [(3, Some(-1.5)), (4, None)]);
+        assert_eq!(s.with("logit-bias", "[[3, -1.5], [4, null]]").unwrap(), biased);
+        for (name, value) in [
+            ("logit-bias", "3"),
+            ("logit-bias", "3+1 x"),
+            ("heat", "1"),
+            ("temp", "hot"),
+            ("top-k", "-1"),
+            ("seed", "1.5"),
+            ("on-full", "x"),
+        ] {
             let e = s.with(name, value).unwrap_err();
             assert!(e.contains(name), "{e}");
         }
@@ -236,5 +282,15 @@ mod tests {
             s.with("temp", "0.5").unwrap()
         );
         assert!(s.with("heat", "1").unwrap_err().contains("top-k"));
+    }
+
+    #[test]
+    fn a_bias_is_an_id_and_a_signed_number() {
+        assert_eq!(parse_bias("42+5"), Ok((42, 5.0)));
+        assert_eq!(parse_bias("0-1.5"), Ok((0, -1.5)));
+        assert_eq!(parse_bias("7-inf"), Ok((7, f32::NEG_INFINITY)));
+        for bad in ["", "42", "42=5", "+5", "a+5", "42+x", "42+inf", "42+nan", "-1+5", "4294967296+1"] {
+            assert!(parse_bias(bad).is_err(), "{bad}");
+        }
     }
 }

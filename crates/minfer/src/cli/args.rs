@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 #[cfg(feature = "cuda")]
 use minfer::GpuNumerics;
+use minfer::chat::parse_bias;
 use minfer::cpu::{CpuOptions, Host, Isa, Numerics, Repack};
 use minfer::engine::SamplingParams;
 use minfer::engine::sampling::Dry;
@@ -425,32 +426,6 @@ impl SamplingArgs {
             [] => DryBreakers::default(),
             [none] if none == "none" => DryBreakers(Vec::new()),
             texts => DryBreakers(texts.to_vec()),
-        }
-    }
-}
-
-/// `42+5`, `42-1.5`, `42-inf`: llama.cpp's spelling.
-fn parse_bias(given: &str) -> Result<(u32, f32), String> {
-    let expected = || "expected a token's id and what to add, like 42+5 or 42-inf".to_owned();
-    let at = given.find(['+', '-']).ok_or_else(expected)?;
-    let (id, bias) = given.split_at(at);
-    match (id.parse(), bias.parse()) {
-        (Ok(id), Ok(bias)) if bias < f32::INFINITY => Ok((id, bias)),
-        _ => Err(expected()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bias_is_an_id_and_a_signed_number() {
-        assert_eq!(parse_bias("42+5"), Ok((42, 5.0)));
-        assert_eq!(parse_bias("0-1.5"), Ok((0, -1.5)));
-        assert_eq!(parse_bias("7-inf"), Ok((7, f32::NEG_INFINITY)));
-        for bad in ["", "42", "42=5", "+5", "a+5", "42+x", "42+inf", "42+nan", "-1+5", "4294967296+1"] {
-            assert!(parse_bias(bad).is_err(), "{bad}");
         }
     }
 }
