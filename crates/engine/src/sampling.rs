@@ -147,7 +147,9 @@ impl SampleSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
     /// The model computed a NaN.
-    #[error("the logit of token {id} is NaN: the weights may be damaged")]
+    #[error(
+        "the logit of token {id} is NaN: the weights may be damaged (`minfer inspect --check` names such)"
+    )]
     Nan {
         /// The first one.
         id: TokenId,

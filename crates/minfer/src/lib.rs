@@ -15,6 +15,7 @@
 
 pub mod bench;
 pub mod chat;
+pub mod check;
 mod device;
 pub mod env;
 pub mod facts;

@@ -317,7 +317,9 @@ impl<D: Device> Model<D> {
                         *result = RowOutput::Logits(refill(result, logits));
                         None
                     }
-                    Some(id) => Some(format!("the logit of token {id} is NaN: the weights may be damaged")),
+                    Some(id) => Some(format!(
+                        "the logit of token {id} is NaN: the weights may be damaged (`minfer inspect --check` names such)"
+                    )),
                 },
                 Want::Embedding => {
                     let hidden = &step.hidden[output * d_model..(output + 1) * d_model];

@@ -1,6 +1,7 @@
 //! `minfer inspect`.
 
 use anyhow::Result;
+use minfer::check::damaged;
 use minfer::cpu::{CpuDevice, CpuOptions, Host};
 use minfer::facts::{Facts, human_bytes, human_count};
 use minfer::gguf::{self, Gguf};
@@ -29,6 +30,9 @@ pub(super) struct Args {
     /// Tokens of context to plan memory for; the model's own, at most 8,192, if left out
     #[arg(short, long, value_name = "N", value_parser = parse_positive)]
     ctx: Option<usize>,
+    /// Read all weights, and name tensors with values that are not finite
+    #[arg(long)]
+    check: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -81,6 +85,17 @@ impl Args {
             if self.metadata {
                 report["metadata"] = metadata(&gguf).collect();
             }
+            if self.check {
+                report["damaged"] = damaged(&gguf)
+                    .iter()
+                    .map(|d| {
+                        json!({
+                            "tensor": d.tensor, "type": d.ty, "values": d.values, "row": d.first / d.columns,
+                            "column": d.first % d.columns,
+                        })
+                    })
+                    .collect();
+            }
             return print(format!("{}\n", serde_json::to_string_pretty(&report)?));
         }
         let mut text = describe(&gguf, &facts);
@@ -116,6 +131,17 @@ impl Args {
                 let dims = t.dims().iter().map(u64::to_string).collect::<Vec<_>>().join(" × ");
                 text +=
                     &format!("  {:<36} {:>8} {:>20} {:>12}\n", t.name(), t.ty().name(), dims, t.data().len());
+            }
+        }
+        if self.check {
+            let damaged = damaged(&gguf);
+            text += if damaged.is_empty() { "weights       all finite\n" } else { "\ndamaged\n" };
+            for d in &damaged {
+                let (row, column) = (d.first / d.columns, d.first % d.columns);
+                text += &format!(
+                    "  {:<36} {:>8} {:>12} values are not finite, the first in row {row}, column {column}\n",
+                    d.tensor, d.ty, d.values
+                );
             }
         }
         print(printable(&text, &['\n']))

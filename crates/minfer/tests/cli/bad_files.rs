@@ -133,3 +133,22 @@ fn a_cache_that_the_memory_does_not_hold_is_refused_before_anything_is_loaded() 
         assert!(text.contains("2048.00 GiB") && text.contains("tokens fits"), "{text}");
     }
 }
+
+#[test]
+fn a_weight_that_is_not_finite_is_named() {
+    let (dir, whole) = (tempfile::tempdir().expect("a temporary directory"), Path::new(tiny_model()));
+    let at = {
+        let gguf = minfer::gguf::Gguf::open(whole).expect("the model");
+        gguf.tensor("blk.1.ffn_norm.weight").expect("the tensor is there").file_offset() as usize + 4 * 7
+    };
+    let mut bytes = std::fs::read(whole).expect("the model is there");
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let path = dir.path().join("nan.gguf");
+    std::fs::write(&path, bytes).expect("a file");
+    let model = path.to_str().expect("UTF-8");
+    let text = fails(&["run", "-m", model, "--raw", "--device", "cpu", "x"], 1);
+    assert!(text.contains("is NaN") && text.contains("inspect --check"), "{text}");
+    let text = succeeds(&["inspect", model, "--check"]);
+    assert!(text.contains("blk.1.ffn_norm.weight") && text.contains("row 0, column 7"), "{text}");
+    assert!(succeeds(&["inspect", tiny_model(), "--check"]).contains("all finite"));
+}
