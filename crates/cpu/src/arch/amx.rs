@@ -46,6 +46,17 @@ impl Tiles for Unit {
         }
     }
     #[inline(always)]
+    unsafe fn load_once<const T: u8, const OFFSET: usize>(&mut self, p: *const u8) {
+        // SAFETY: see the impl; the caller vouches for the rows.
+        unsafe {
+            asm!(
+                "tileloaddt1 tmm{t}, [{p} + {s}*1 + {o}]",
+                t = const T, p = in(reg) p, s = in(reg) 64usize, o = const OFFSET,
+                options(nostack, preserves_flags, readonly)
+            );
+        }
+    }
+    #[inline(always)]
     unsafe fn store<const T: u8>(&mut self, p: *mut i32) {
         // SAFETY: see the impl; the caller vouches for the rows.
         unsafe {

@@ -86,6 +86,8 @@ pub(crate) trait Tiles {
     unsafe fn zero<const T: u8>(&mut self);
     /// Loads the rows of register `T`, `OFFSET` bytes after `p`.
     unsafe fn load<const T: u8, const OFFSET: usize>(&mut self, p: *const u8);
+    /// The same for rows that are not loaded again soon, and need not stay near.
+    unsafe fn load_once<const T: u8, const OFFSET: usize>(&mut self, p: *const u8);
     /// Stores the rows of register `T`.
     unsafe fn store<const T: u8>(&mut self, p: *mut i32);
     /// `C[m][n] += Σ_k Σ_i A[m][4k + i] · B[k][4n + i]`, signed bytes.
@@ -147,6 +149,18 @@ impl Room {
 #[repr(align(64))]
 struct Sums([[f32; LANES]; TOKENS]);
 
+impl Sums {
+    /// Those of token `t` of panel `p`.
+    ///
+    /// # Safety
+    /// `all` are so many panels'. Only pointers are made of them: sums on their way are written while others are read.
+    #[inline(always)]
+    unsafe fn row(all: *mut Sums, p: usize, t: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { (&raw mut (*all.add(p)).0[t]).cast() }
+    }
+}
+
 /// One pass: some tokens, some values of K.
 struct Pass<'a> {
     job: &'a MatMul,
@@ -175,35 +189,103 @@ impl Pass<'_> {
     }
 }
 
-/// Runs `$body` for each `PANELS` panels (the first in `$panel`, their number in `$count`) of each pass (`$pass`, `$most` values of K at most), with the
-/// sums so far in `$sums`, which are kept in the output between passes. A macro, as a closure would be compiled without
-/// the level's instructions.
+/// Where sums of sixteen rows are: those of the first token, and the floats from one token's to the next's.
+#[derive(Clone, Copy)]
+struct Place {
+    first: *mut f32,
+    step: usize,
+}
+
+impl Place {
+    /// Zeros, to read from.
+    const NOTHING: Place = {
+        #[repr(align(64))]
+        struct Zeros([f32; LANES]);
+        static ZEROS: Zeros = Zeros([0.0; LANES]);
+        Place { first: ZEROS.0.as_ptr().cast_mut(), step: 0 }
+    };
+
+    /// Those of token `t`.
+    #[inline(always)]
+    fn row(self, t: usize) -> *mut f32 {
+        self.first.wrapping_add(t * self.step)
+    }
+}
+
+/// Where the sums of a pass are while a part of its values of K is added: they come from the output (or from nothing) and go
+/// back to it with the first and the last part, and stay near in between.
+#[derive(Clone, Copy)]
+struct Ways {
+    /// The output of the first panel and token of the pass.
+    out: Place,
+    /// Tokens whose sums go this way: whole blocks. The output has no room for what is computed beyond the tokens, so the
+    /// rest is copied.
+    whole: usize,
+    /// Whether the pass begins with nothing.
+    fresh: bool,
+    first: bool,
+    last: bool,
+}
+
+impl Ways {
+    /// Before and after, for the tokens from `t` on of panel `p`; and, if they are not near, which is to be asked for.
+    ///
+    /// # Safety
+    /// See [`Sums::row`].
+    #[inline(always)]
+    unsafe fn of(self, t: usize, p: usize, near: *mut Sums) -> (Place, Place, Option<Place>) {
+        // SAFETY: the caller's promise.
+        let near = Place { first: unsafe { Sums::row(near, p, t) }, step: LANES };
+        if t >= self.whole {
+            return (near, near, None);
+        }
+        let out = Place { first: self.out.row(t).wrapping_add(p * LANES), step: self.out.step };
+        let from = match (self.first, self.fresh) {
+            (true, true) => Place::NOTHING,
+            (true, false) => out,
+            _ => near,
+        };
+        let far = self.last || self.first && !self.fresh;
+        (from, if self.last { out } else { near }, far.then_some(out))
+    }
+}
+
+/// Runs `$body` for each `PANELS` panels (the first in `$panel`, their number in `$count`) of each pass (`$pass`, `$most` values of
+/// K at most), whose sums go the way of `$ways`, in blocks of `$block` tokens. `$finish` completes sums that are still on their way: before the rest is copied here, and at the end by
+/// the caller.
+/// A macro, as a closure would be compiled without the level's instructions.
 macro_rules! for_passes {
-    ($s:ty, $job:expr, $most:expr, |$pass:ident, $panel:ident, $count:ident, $sums:ident| $body:block) => {
-        let mut $sums = [const { Sums([[0.0; LANES]; TOKENS]) }; PANELS];
+    ($s:ty, $job:expr, $most:expr, $block:literal, |$pass:ident, $panel:ident, $count:ident, $ways:ident, $sums:ident| $body:block, $finish:expr) => {
+        let mut near = [const { Sums([[0.0; LANES]; TOKENS]) }; PANELS];
+        let $sums = near.as_mut_ptr();
         for first in (0..$job.tokens).step_by(TOKENS) {
             for k in (0..$job.k).step_by($most) {
                 let (tokens, depth) = (TOKENS.min($job.tokens - first), $most.min($job.k - k));
                 let $pass = Pass { job: $job, first, tokens, k, depth };
                 for p in (0..$job.count).step_by(PANELS) {
                     let $count = PANELS.min($job.count - p);
-                    let out = $job.out.add(first * $job.out_stride + p * LANES);
-                    for t in 0..tokens {
+                    let out = Place {
+                        first: $job.out.add(first * $job.out_stride + p * LANES),
+                        step: $job.out_stride,
+                    };
+                    let whole = tokens / $block * $block;
+                    let $ways = Ways { out, whole, fresh: k == 0, first: false, last: false };
+                    for t in whole..tokens {
                         for p in 0..$count {
-                            let so_far = if k == 0 {
-                                <$s>::splat(0.0)
-                            } else {
-                                <$s>::load(out.add(t * $job.out_stride + p * LANES))
-                            };
-                            <$s>::store($sums[p].0[t].as_mut_ptr(), so_far);
+                            let out = out.row(t).add(p * LANES);
+                            let so_far = if k == 0 { <$s>::splat(0.0) } else { <$s>::load(out) };
+                            <$s>::store(Sums::row($sums, p, t), so_far);
                         }
                     }
                     let $panel = $job.panels.add(p * $job.panel_bytes);
                     $body
-                    for t in 0..tokens {
-                        for p in 0..$count {
-                            let sum = <$s>::load($sums[p].0[t].as_ptr());
-                            <$s>::store(out.add(t * $job.out_stride + p * LANES), sum);
+                    if whole < tokens {
+                        $finish;
+                        for t in whole..tokens {
+                            for p in 0..$count {
+                                let sum = <$s>::load(Sums::row($sums, p, t));
+                                <$s>::store(out.row(t).add(p * LANES), sum);
+                            }
                         }
                     }
                 }

@@ -9,7 +9,6 @@
 //! As in [`super::matmul`].
 
 use super::matmul::MatMul;
-use super::vector::SUM_WORDS;
 use crate::format::{Block32, Super256};
 use crate::simd::{LANES, Simd};
 
@@ -280,12 +279,12 @@ unsafe fn tile256<S: Gemm, F: Super256, const P: usize, const T: usize>(
         let a: [*const i8; T] = std::array::from_fn(|t| job.acts.q.add((token + t) * job.k + 256 * g));
         let s = S::sums256::<F, P, T>(w, a);
         for t in 0..T {
-            let words = job.acts.sum.add(((token + t) * groups + g) * SUM_WORDS);
+            let words = job.acts.words(F::SCALED, (token + t) * groups + g);
             let da = S::splat(*job.acts.d.add((token + t) * groups + g));
             for p in 0..P {
                 let mut m = S::splat_i(0);
                 for i in 0..128 / F::SCALED {
-                    let word = *words.add(if F::SCALED == 32 { 8 + i } else { i });
+                    let word = *words.add(i);
                     m = S::dot_pairs(m, S::load_i(w[p].pairs[i].as_ptr()), word);
                 }
                 let mut sum = s[p][t];

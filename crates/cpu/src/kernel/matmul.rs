@@ -9,7 +9,6 @@
 
 use super::amx::BLOCK;
 use super::gemm::{self, Gemm};
-use super::vector::SUM_WORDS;
 use crate::format::{Block32, Float, Super256};
 use crate::simd::{LANES, Simd};
 
@@ -81,12 +80,32 @@ pub(crate) struct Acts {
     pub(crate) d: *const f32,
     /// Scale · sum of the quantized values, per 32.
     pub(crate) ds: *const f32,
-    /// Sum of the quantized values, per 32 (or [`SUM_WORDS`] per 256).
+    /// Sum of the quantized values, per 32; or the sums of two times 16.
     pub(crate) sum: *const i32,
+    /// The sums of two times 32, per 64.
+    pub(crate) sum64: *const i32,
     /// The values themselves, `[tokens][x_stride]`.
     pub(crate) x: *const f32,
     /// Elements between tokens of `x`.
     pub(crate) x_stride: usize,
+}
+
+impl Acts {
+    /// Words of sums per 256 values that belong to scales per `scaled` values: a word for two of them.
+    pub(crate) const fn words_per_256(scaled: usize) -> usize {
+        128 / scaled
+    }
+
+    /// The words of the `i`-th 256 values.
+    ///
+    /// # Safety
+    /// There are so many.
+    #[inline(always)]
+    pub(crate) unsafe fn words(&self, scaled: usize, i: usize) -> *const i32 {
+        let words = if scaled == 32 { self.sum64 } else { self.sum };
+        // SAFETY: the caller's promise.
+        unsafe { words.add(i * Acts::words_per_256(scaled)) }
+    }
 }
 
 /// A product: `out[t][16·p + r] = Σ_k w[p][r][k] · a[t][k]` for `panels` panels and `tokens` tokens.
@@ -260,7 +279,7 @@ unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
             let group = panel.add(g * F::GROUP_BYTES);
             let a: [*const i8; T] = std::array::from_fn(|t| q[t].add(256 * g));
             let words: [*const i32; T] =
-                std::array::from_fn(|t| job.acts.sum.add(((first + t) * groups + g) * SUM_WORDS));
+                std::array::from_fn(|t| job.acts.words(F::SCALED, (first + t) * groups + g));
             let (mut s, mut m) = ([S::splat_i(0); T], [S::splat_i(0); T]);
             macro_rules! two_scales {
                 ($p:expr) => {{
@@ -279,7 +298,7 @@ unsafe fn tile256<S: Simd, F: Super256, const T: usize>(
                         S::pair(F::scale::<S>(group, j), F::scale::<S>(group, j + 1))
                     };
                     for t in 0..T {
-                        let word = *words[t].add(if F::SCALED == 32 { 8 + p } else { p });
+                        let word = *words[t].add(p);
                         m[t] = S::dot_pairs(m[t], factors, word);
                     }
                 }};

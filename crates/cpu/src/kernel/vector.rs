@@ -64,9 +64,8 @@ pub(crate) unsafe fn norm<S: Simd>(job: &NormJob) {
     }
 }
 
-/// Words of sums per 256 values: eight with the sums of two times 16 values as `i16`, the earlier below; four with the
-/// sums of two times 32; four unused.
-pub(crate) const SUM_WORDS: usize = 16;
+/// Words of [`QuantizeJob::sum`] per 256 values.
+pub(crate) const SUM_WORDS: usize = 8;
 
 /// Where the quantized form of one row goes; see [`crate::kernel::matmul::Acts`].
 pub(crate) struct QuantizeJob {
@@ -78,11 +77,14 @@ pub(crate) struct QuantizeJob {
     pub(crate) group: usize,
     /// From a value's high byte to its low one, where values have both.
     pub(crate) plane: usize,
-    /// Distance from one scale to the next, and of sums per 32 (or of [`SUM_WORDS`] of them) likewise.
+    /// Distance from one scale to the next, and of sums per 32 likewise; of sums per 256, in such groups.
     pub(crate) scale_step: usize,
     pub(crate) d: *mut f32,
     pub(crate) ds: *mut f32,
+    /// Per 32 values: their sum, or the sums of two times 16 as `i16`, the earlier below.
     pub(crate) sum: *mut i32,
+    /// Per 64 values, where scales are per 256: the sums of two times 32 as `i16`, [`SUM_WORDS`]` / 2` per 256.
+    pub(crate) sum64: *mut i32,
 }
 
 /// Scale and its inverse for values of at most `amax`. Below 1e-35 the inverse would overflow: such a block is zero.
@@ -115,7 +117,7 @@ pub(crate) unsafe fn quantize32<S: Simd>(job: &QuantizeJob) {
     }
 }
 
-/// Per 256 values the same, with sums as [`SUM_WORDS`] says and without `ds`.
+/// Per 256 values the same, with pairs of sums and without `ds`.
 ///
 /// # Safety
 /// `x` is valid for `k` values (a multiple of 256), the outputs for theirs; the CPU has the features of `S`.
@@ -137,11 +139,12 @@ pub(crate) unsafe fn quantize256<S: Simd>(job: &QuantizeJob) {
             let sum = |from: usize, len: usize| (0..len).map(|i| i32::from(*q(from).add(i))).sum::<i32>();
             let pair = |low: i32, high: i32| (low & 0xffff) | (high << 16);
             let words = job.sum.add(SUM_WORDS * g * job.scale_step);
+            let words64 = job.sum64.add(SUM_WORDS / 2 * g * job.scale_step);
             for i in 0..8 {
                 *words.add(i) = pair(sum(32 * i, 16), sum(32 * i + 16, 16));
             }
             for i in 0..4 {
-                *words.add(8 + i) = pair(sum(64 * i, 32), sum(64 * i + 32, 32));
+                *words64.add(i) = pair(sum(64 * i, 32), sum(64 * i + 32, 32));
             }
             *job.d.add(g * job.scale_step) = d;
         }

@@ -77,6 +77,8 @@ impl ActBuffers {
                 d: self.d.ptr().add(scale),
                 ds: self.ds.ptr().add(scale),
                 sum: self.sum.ptr().add(scale * words),
+                // The other half of it.
+                sum64: self.sum.ptr().add(self.sum.len() / 2 + scale * (words / 2)),
             }
         }
     }
@@ -92,6 +94,6 @@ impl ActBuffers {
         x_stride: usize,
     ) -> Acts {
         let row = self.row(kind, k, t, layout, x);
-        Acts { q: row.q, layout, d: row.d, ds: row.ds, sum: row.sum, x, x_stride }
+        Acts { q: row.q, layout, d: row.d, ds: row.ds, sum: row.sum, sum64: row.sum64, x, x_stride }
     }
 }

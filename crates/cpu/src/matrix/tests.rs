@@ -29,6 +29,7 @@ struct Inputs {
     d: Vec<f32>,
     ds: Vec<f32>,
     sum: Vec<i32>,
+    sum64: Vec<i32>,
     k: usize,
     kind: ActKind,
     layout: Layout,
@@ -46,7 +47,8 @@ impl Inputs {
         let room = plane * if kind == ActKind::Q16x256 { 2 } else { 1 };
         let (q, small) = (vec![0x55; room], room.max(n).div_ceil(16));
         let (d, ds, sum) = (vec![f32::NAN; small], vec![f32::NAN; small], vec![0x5555; small]);
-        let mut inputs = Inputs { x: x.to_vec(), q, d, ds, sum, k, kind, layout };
+        let sum64 = sum.clone();
+        let mut inputs = Inputs { x: x.to_vec(), q, d, ds, sum, sum64, k, kind, layout };
         let (scales, words, quantize) = match kind {
             ActKind::Q8x32 => (k / 32, 1, kernels.quantize32),
             ActKind::Q8x256 => (k.div_ceil(256), SUM_WORDS, kernels.quantize256),
@@ -67,6 +69,7 @@ impl Inputs {
                 d: inputs.d[scale..].as_mut_ptr(),
                 ds: inputs.ds[scale..].as_mut_ptr(),
                 sum: inputs.sum[scale * words..].as_mut_ptr(),
+                sum64: inputs.sum64[scale * (words / 2)..].as_mut_ptr(),
             };
             // SAFETY: the outputs of row t lie in the vectors; the level is available.
             unsafe { quantize(&job) };
@@ -78,7 +81,7 @@ impl Inputs {
     fn acts(&self, t: usize) -> Acts {
         let (scales, sums) = match self.kind {
             ActKind::Q8x32 => (self.k / 32, self.k / 32),
-            ActKind::Q8x256 | ActKind::Q16x256 => (self.k / 256, self.k / 16),
+            ActKind::Q8x256 | ActKind::Q16x256 => (self.k / 256, self.k / 32),
             ActKind::F32 => (0, 0),
         };
         Acts {
@@ -87,6 +90,7 @@ impl Inputs {
             d: self.d[t * scales..].as_ptr(),
             ds: self.ds[t * scales..].as_ptr(),
             sum: self.sum[t * sums..].as_ptr(),
+            sum64: self.sum64[t * (sums / 2)..].as_ptr(),
             x: self.x[t * self.k..].as_ptr(),
             x_stride: self.k,
         }

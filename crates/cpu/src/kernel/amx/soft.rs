@@ -43,6 +43,10 @@ impl Tiles for Soft {
             self.registers[usize::from(T)][r][..bytes].copy_from_slice(row);
         }
     }
+    unsafe fn load_once<const T: u8, const OFFSET: usize>(&mut self, p: *const u8) {
+        // SAFETY: the trait's contract.
+        unsafe { self.load::<T, OFFSET>(p) }
+    }
     unsafe fn store<const T: u8>(&mut self, p: *mut i32) {
         let (rows, bytes) = self.shape(T);
         for r in 0..rows {

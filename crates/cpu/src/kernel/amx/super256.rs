@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::format::{Block32, Super256};
-use crate::kernel::vector::SUM_WORDS;
+use crate::kernel::matmul::Acts;
 use std::marker::PhantomData;
 
 /// 256 values of sixteen rows, ready for the tile unit.
@@ -14,15 +14,23 @@ use std::marker::PhantomData;
 struct Weights {
     /// The low and the high plane.
     planes: [[[u8; 64]; 64]; 2],
+}
+
+impl Weights {
+    const EMPTY: Weights = Weights { planes: [[[0; 64]; 64]; 2] };
+}
+
+/// What the float steps of 256 values need of sixteen rows.
+#[repr(C, align(64))]
+struct Scales {
     /// Minima in pairs.
     pairs: [[u32; LANES]; 8],
     d: [f32; LANES],
     dmin: [f32; LANES],
 }
 
-impl Weights {
-    const EMPTY: Weights =
-        Weights { planes: [[[0; 64]; 64]; 2], pairs: [[0; LANES]; 8], d: [0.0; LANES], dmin: [0.0; LANES] };
+impl Scales {
+    const EMPTY: Scales = Scales { pairs: [[0; LANES]; 8], d: [0.0; LANES], dmin: [0.0; LANES] };
 }
 
 /// How weights become planes.
@@ -30,10 +38,12 @@ impl Weights {
 /// # Safety
 /// Of `unpack`: the panel has `blocks` blocks of 32 values from the `256·g`th value on; the CPU has the features of `S`.
 trait Folded {
-    /// Whether there are minima, in [`Weights::pairs`].
+    /// Whether there are minima, in [`Scales::pairs`].
     const HAS_MIN: bool;
     /// Values that share a minimum.
     const SCALED: usize = 32;
+    /// Words of sums that belong to them, per 256 values.
+    const WORDS: usize = Acts::words_per_256(Self::SCALED);
     /// The high plane counts `2^SHIFT`: 3, 7 or 8.
     const SHIFT: u32;
     /// Whether activations have two planes, too ([`quantize_wide`](crate::kernel::vector::quantize_wide)); `SHIFT` is 8 then.
@@ -43,7 +53,13 @@ trait Folded {
 
     /// Bytes of a panel before the `256·g`th value of K.
     fn bytes_before(g: usize) -> usize;
-    unsafe fn unpack<S: TileVectors>(panel: *const u8, g: usize, blocks: usize, to: &mut Weights);
+    unsafe fn unpack<S: TileVectors>(
+        panel: *const u8,
+        g: usize,
+        blocks: usize,
+        to: &mut Weights,
+        scales: &mut Scales,
+    );
 }
 
 /// A K-quant.
@@ -65,7 +81,13 @@ impl<F: Super256> Folded for Exact<F> {
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: TileVectors>(panel: *const u8, g: usize, _blocks: usize, to: &mut Weights) {
+    unsafe fn unpack<S: TileVectors>(
+        panel: *const u8,
+        g: usize,
+        _blocks: usize,
+        to: &mut Weights,
+        scales: &mut Scales,
+    ) {
         let group = panel.wrapping_add(Self::bytes_before(g));
         let units = F::SCALED / 4;
         let [low, high] = &mut to.planes;
@@ -87,11 +109,11 @@ impl<F: Super256> Folded for Exact<F> {
             if F::HAS_MIN {
                 for p in 0..128 / F::SCALED {
                     let pair = S::pair(F::min::<S>(group, 2 * p), F::min::<S>(group, 2 * p + 1));
-                    S::store_i(to.pairs[p].as_mut_ptr(), pair);
+                    S::store_i(scales.pairs[p].as_mut_ptr(), pair);
                 }
-                S::store(to.dmin.as_mut_ptr(), F::dmin::<S>(group));
+                S::store(scales.dmin.as_mut_ptr(), F::dmin::<S>(group));
             }
-            S::store(to.d.as_mut_ptr(), F::d::<S>(group));
+            S::store(scales.d.as_mut_ptr(), F::d::<S>(group));
         }
     }
 }
@@ -126,7 +148,13 @@ impl<F: Block32> Folded for Wide<F> {
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: TileVectors>(panel: *const u8, g: usize, blocks: usize, to: &mut Weights) {
+    unsafe fn unpack<S: TileVectors>(
+        panel: *const u8,
+        g: usize,
+        blocks: usize,
+        to: &mut Weights,
+        scales: &mut Scales,
+    ) {
         let place = |b: usize| {
             let block = 8 * g + b;
             (panel.wrapping_add(block / F::SLOTS * F::GROUP_BYTES), block % F::SLOTS)
@@ -170,7 +198,7 @@ impl<F: Block32> Folded for Wide<F> {
                     S::wide(q, raise::<F>(), factor, min, low, high);
                 }
             }
-            S::store(to.d.as_mut_ptr(), scale);
+            S::store(scales.d.as_mut_ptr(), scale);
         }
     }
 }
@@ -201,24 +229,41 @@ unsafe fn folded<S: TileVectors, F: Folded>(job: &MatMul, tiles: &mut impl Tiles
     unsafe {
         tiles.configure(&FULL);
         let mut weights = [Weights::EMPTY; PANELS];
+        // Those of the super-block before are still needed: its last products are not finished.
+        let mut scales = [const { [Scales::EMPTY; PANELS] }; 2];
+        let mut turn = 0;
         let mut room = Room::EMPTY;
-        for_passes!(S, job, F::DEPTH, |pass, panel, count, sums| {
-            let groups = pass.depth.div_ceil(256);
-            for g in 0..groups {
-                let at = pass.k / 256 + g;
-                for p in 0..count {
-                    let blocks = 8.min(pass.depth / 32 - 8 * g);
-                    F::unpack::<S>(panel.add(p * job.panel_bytes), at, blocks, &mut weights[p]);
+        let mut pending = Pending::nothing(&scales[0][0], &mut room, job);
+        for_passes!(
+            S,
+            job,
+            F::DEPTH,
+            32,
+            |pass, panel, count, ways, sums| {
+                let groups = pass.depth.div_ceil(256);
+                for g in 0..groups {
+                    let at = pass.k / 256 + g;
+                    for p in 0..count {
+                        let blocks = 8.min(pass.depth / 32 - 8 * g);
+                        let panel = panel.add(p * job.panel_bytes);
+                        F::unpack::<S>(panel, at, blocks, &mut weights[p], &mut scales[turn][p]);
+                    }
+                    // What is unpacked next: the next super-block, or these of the next panels.
+                    let next = if g + 1 < groups {
+                        panel.wrapping_add(F::bytes_before(at + 1))
+                    } else {
+                        panel.wrapping_add(count * job.panel_bytes + F::bytes_before(pass.k / 256))
+                    };
+                    let ways = Ways { first: g == 0, last: g + 1 == groups, ..ways };
+                    let part = Part { pass: &pass, g, ways, next };
+                    let weights = (&weights[..count], &scales[turn]);
+                    pending = super_block::<S, F>(&part, weights, pending, tiles, &mut room, sums);
+                    turn = 1 - turn;
                 }
-                // What is unpacked next: the next super-block, or these of the next panels.
-                let next = if g + 1 < groups {
-                    panel.wrapping_add(F::bytes_before(at + 1))
-                } else {
-                    panel.wrapping_add(count * job.panel_bytes + F::bytes_before(pass.k / 256))
-                };
-                super_block::<S, F>(&pass, g, &weights[..count], next, tiles, &mut room, &mut sums);
-            }
-        });
+            },
+            pending = finish::<S, F>(pending, tiles, &mut room, job)
+        );
+        finish::<S, F>(pending, tiles, &mut room, job);
         tiles.release();
     }
 }
@@ -226,10 +271,44 @@ unsafe fn folded<S: TileVectors, F: Folded>(job: &MatMul, tiles: &mut impl Tiles
 /// Integer sums whose float step is to be made: 32 tokens and a panel.
 #[derive(Clone, Copy)]
 struct Pending {
-    weights: *const Weights,
-    sums: *mut f32,
+    scales: *const Scales,
+    /// The float sums before the step, and after it.
+    from: Place,
+    to: Place,
     d: *const f32,
     words: *const i32,
+}
+
+impl Pending {
+    /// Before the first products there is nothing to finish: what is there goes nowhere.
+    fn nothing(scales: *const Scales, room: &mut Room, job: &MatMul) -> Pending {
+        let to = Place { first: room.nowhere.0.as_mut_ptr().cast(), step: LANES };
+        Pending { scales, from: Place::NOTHING, to, d: job.acts.d, words: job.acts.sum }
+    }
+}
+
+/// Makes the float steps of the last products.
+#[inline(always)]
+unsafe fn finish<S: TileVectors, F: Folded>(
+    last: Pending,
+    tiles: &mut impl Tiles,
+    room: &mut Room,
+    job: &MatMul,
+) -> Pending {
+    // SAFETY: passed on.
+    unsafe {
+        let done = &mut room.done;
+        done.take::<0>(tiles);
+        done.take::<1>(tiles);
+        done.take::<2>(tiles);
+        done.take::<3>(tiles);
+        let constants = Constants::of::<F>(&*last.scales);
+        macro_rules! rest {
+            ($($r:literal)*) => { $(two_rows::<S, F, $r>(done, last, &constants);)* };
+        }
+        rest!(0 2 4 6 8 10 12 14 16 18 20 22 24 26 28 30);
+        Pending::nothing(last.scales, room, job)
+    }
 }
 
 /// Activations of 32 tokens.
@@ -238,46 +317,55 @@ struct Inputs {
     a: *const u8,
     /// From their high bytes to the low ones.
     low: usize,
-    /// What is to be asked for.
+    /// What is to be asked for: the next activations, and sums that are not near.
     ahead: *const u8,
+    out: Option<Place>,
+}
+
+/// A super-block of some panels.
+struct Part<'a> {
+    pass: &'a Pass<'a>,
+    /// Its number in the pass.
+    g: usize,
+    ways: Ways,
+    /// Weights that are to be asked for.
+    next: *const u8,
 }
 
 /// One super-block of all tokens of a pass, 32 at a time: two tiles of tokens × two planes.
 #[inline(always)]
 unsafe fn super_block<S: TileVectors, F: Folded>(
-    pass: &Pass<'_>,
-    g: usize,
-    weights: &[Weights],
-    next: *const u8,
+    part: &Part<'_>,
+    (weights, scales): (&[Weights], &[Scales; PANELS]),
+    mut last: Pending,
     tiles: &mut impl Tiles,
     room: &mut Room,
-    sums: &mut [Sums; PANELS],
-) {
+    sums: *mut Sums,
+) -> Pending {
+    let Part { pass, g, ways, next } = *part;
     let (blocks, at) = (pass.tokens.div_ceil(32), pass.scale(g, 256));
     let lines = F::bytes_before(1).div_ceil(64).div_ceil(4 * blocks);
     // SAFETY: tiles lie in the activations and in the weights; the rest is passed on.
     unsafe {
-        let (mut d, mut words) = (pass.job.acts.d.add(at), pass.job.acts.sum.add(at * SUM_WORDS));
+        let (mut d, mut words) = (pass.job.acts.d.add(at), pass.job.acts.words(F::SCALED, at));
         let mut a = pass.tiles(g);
         let low = pass.job.acts.layout.bytes(pass.job.tokens, pass.job.k);
-        let Room { done, nowhere } = room;
-        // Before the first products there is nothing to finish; what is there goes nowhere.
-        let mut last =
-            Pending { weights: &raw const weights[0], sums: nowhere.0.as_mut_ptr().cast(), d, words };
+        let done = &mut room.done;
         for b in 0..blocks {
             for (p, w) in weights.iter().enumerate() {
                 let next = next.wrapping_add(p * pass.job.panel_bytes);
                 let planes = w.planes.as_ptr().cast::<u8>();
                 // Each panel asks for a part of the next block's activations.
                 let ahead = a.wrapping_add(8 * TILE + p * 8 * TILE / PANELS);
-                let constants = Constants::of::<F>(&*last.weights);
+                let (from, to, out) = ways.of(32 * b, p, sums);
+                let constants = Constants::of::<F>(&*last.scales);
                 macro_rules! step {
                     ($step:literal) => {
                         for line in (4 * b + $step) * lines..(4 * b + $step + 1) * lines {
                             S::prefetch(next.wrapping_add(64 * line));
                         }
                         products::<S, F, $step>(
-                            Inputs { a, low, ahead: ahead.wrapping_add($step * 2 * TILE / PANELS) },
+                            Inputs { a, low, ahead: ahead.wrapping_add($step * 2 * TILE / PANELS), out },
                             planes,
                             tiles,
                             done,
@@ -290,20 +378,12 @@ unsafe fn super_block<S: TileVectors, F: Folded>(
                 step!(1);
                 step!(2);
                 step!(3);
-                last = Pending { weights: w, sums: sums[p].0[32 * b].as_mut_ptr(), d, words };
+                last = Pending { scales: &raw const scales[p], from, to, d, words };
             }
             a = a.wrapping_add(8 * TILE);
-            (d, words) = (d.wrapping_add(32), words.wrapping_add(32 * SUM_WORDS));
+            (d, words) = (d.wrapping_add(32), words.wrapping_add(32 * F::WORDS));
         }
-        done.take::<0>(tiles);
-        done.take::<1>(tiles);
-        done.take::<2>(tiles);
-        done.take::<3>(tiles);
-        let constants = Constants::of::<F>(&*last.weights);
-        macro_rules! rest {
-            ($($r:literal)*) => { $(two_rows::<S, F, $r>(done, last, &constants);)* };
-        }
-        rest!(0 2 4 6 8 10 12 14 16 18 20 22 24 26 28 30);
+        last
     }
 }
 
@@ -312,7 +392,7 @@ unsafe fn super_block<S: TileVectors, F: Folded>(
 /// looks ahead is short. The first products of a register go into new sums, once the old ones are taken out.
 #[inline(always)]
 unsafe fn products<S: TileVectors, F: Folded, const STEP: usize>(
-    Inputs { a, low, ahead }: Inputs,
+    Inputs { a, low, ahead, out }: Inputs,
     planes: *const u8,
     tiles: &mut impl Tiles,
     done: &mut Products,
@@ -338,6 +418,10 @@ unsafe fn products<S: TileVectors, F: Folded, const STEP: usize>(
                         S::prefetch(ahead.wrapping_add(low + 64 * line));
                     }
                 }
+                if let Some(out) = out {
+                    S::prefetch(out.row(8 * STEP + $r).cast());
+                    S::prefetch(out.row(8 * STEP + $r + 1).cast());
+                }
                 match STEP {
                     0 => two_rows::<S, F, { $r }>(done, last, w),
                     1 => two_rows::<S, F, { 8 + $r }>(done, last, w),
@@ -346,7 +430,7 @@ unsafe fn products<S: TileVectors, F: Folded, const STEP: usize>(
                 })*
             };
         }
-        tiles.load::<4, 0>(a);
+        tiles.load_once::<4, 0>(a);
         tiles.load::<6, 0>(planes);
         renew!(0);
         tiles.dot::<0, 4, 6>();
@@ -360,7 +444,7 @@ unsafe fn products<S: TileVectors, F: Folded, const STEP: usize>(
             rows!(0);
         }
         rows!(2);
-        tiles.load::<5, 4096>(a);
+        tiles.load_once::<5, 4096>(a);
         renew!(2);
         tiles.dot::<2, 5, 6>();
         rows!(4);
@@ -369,9 +453,9 @@ unsafe fn products<S: TileVectors, F: Folded, const STEP: usize>(
         if F::WIDE {
             // Low bytes of activations count as the low bytes of weights do.
             let a = a.add(low);
-            tiles.load::<4, 0>(a);
+            tiles.load_once::<4, 0>(a);
             tiles.dot::<0, 4, 7>();
-            tiles.load::<5, 4096>(a);
+            tiles.load_once::<5, 4096>(a);
             tiles.dot::<2, 5, 7>();
         }
         rows!(6);
@@ -387,7 +471,7 @@ struct Constants<S: TileVectors> {
 
 impl<S: TileVectors> Constants<S> {
     #[inline(always)]
-    unsafe fn of<F: Folded>(w: &Weights) -> Constants<S> {
+    unsafe fn of<F: Folded>(w: &Scales) -> Constants<S> {
         // SAFETY: the caller vouches for the ISA.
         unsafe {
             let pair = |i: usize| if F::HAS_MIN { S::load_i(w.pairs[i].as_ptr()) } else { S::splat_i(0) };
@@ -407,9 +491,10 @@ unsafe fn two_rows<S: TileVectors, F: Folded, const R: usize>(
     let planes = [0, 1].map(|plane| done.0[R / 16 * 2 + plane][R % 16].as_ptr());
     // SAFETY: the job has this super-block of these tokens; the caller vouches for the ISA.
     unsafe {
-        let (slot, d, words) = (last.sums.add(R * LANES), last.d.add(R), last.words.add(R * SUM_WORDS));
-        row::<S, F>(planes, w, slot, *d, words);
-        row::<S, F>(planes.map(|p| p.add(LANES)), w, slot.add(LANES), *d.add(1), words.add(SUM_WORDS));
+        let (d, words) = (last.d.add(R), last.words.add(R * F::WORDS));
+        row::<S, F>(planes, w, (last.from.row(R).cast_const(), last.to.row(R)), *d, words);
+        let places = (last.from.row(R + 1).cast_const(), last.to.row(R + 1));
+        row::<S, F>(planes.map(|p| p.add(LANES)), w, places, *d.add(1), words.add(F::WORDS));
     }
 }
 
@@ -418,7 +503,7 @@ unsafe fn two_rows<S: TileVectors, F: Folded, const R: usize>(
 unsafe fn row<S: TileVectors, F: Folded>(
     [low, high]: [*const i32; 2],
     w: &Constants<S>,
-    slot: *mut f32,
+    (from, to): (*const f32, *mut f32),
     d: f32,
     words: *const i32,
 ) {
@@ -431,15 +516,15 @@ unsafe fn row<S: TileVectors, F: Folded>(
             _ => S::join::<8>(low, high),
         };
         let da = S::splat(d);
-        let mut acc = S::fma(S::to_f(s), S::mul(w.d, da), S::load(slot));
+        let mut acc = S::fma(S::to_f(s), S::mul(w.d, da), S::load(from));
         if F::HAS_MIN {
             let mut m = S::splat_i(0);
-            for i in 0..128 / F::SCALED {
-                let word = *words.add(if F::SCALED == 32 { 8 + i } else { i });
+            for i in 0..F::WORDS {
+                let word = *words.add(i);
                 m = S::dot_pairs(m, w.pairs[i], word);
             }
             acc = S::fnma(S::to_f(m), S::mul(w.dmin, da), acc);
         }
-        S::store(slot, acc);
+        S::store(to, acc);
     }
 }

@@ -97,15 +97,26 @@ struct Quantized {
     d: Vec<f32>,
     ds: Vec<f32>,
     sum: Vec<i32>,
+    sum64: Vec<i32>,
 }
 
 fn quantized(kernels: &crate::arch::Kernels, block: usize, x: &[f32]) -> Quantized {
     let k = x.len();
-    let sums = if block == 32 { k / 32 } else { k / 16 };
-    let mut out =
-        Quantized { q: vec![99; k], d: vec![7.0; k / block], ds: vec![7.0; k / 32], sum: vec![99; sums] };
-    let (q, d, ds, sum) = (out.q.as_mut_ptr(), out.d.as_mut_ptr(), out.ds.as_mut_ptr(), out.sum.as_mut_ptr());
-    let job = QuantizeJob { x: x.as_ptr(), k, q, step: 64, group: 256, plane: 0, scale_step: 1, d, ds, sum };
+    let (d, sum64) = (vec![7.0; k / block], if block == 32 { vec![] } else { vec![99; k / 64] });
+    let mut out = Quantized { q: vec![99; k], d, ds: vec![7.0; k / 32], sum: vec![99; k / 32], sum64 };
+    let job = QuantizeJob {
+        x: x.as_ptr(),
+        k,
+        q: out.q.as_mut_ptr(),
+        step: 64,
+        group: 256,
+        plane: 0,
+        scale_step: 1,
+        d: out.d.as_mut_ptr(),
+        ds: out.ds.as_mut_ptr(),
+        sum: out.sum.as_mut_ptr(),
+        sum64: out.sum64.as_mut_ptr(),
+    };
     // SAFETY: the outputs are as long as the job says; the level is available.
     unsafe { if block == 32 { (kernels.quantize32)(&job) } else { (kernels.quantize256)(&job) } };
     out
@@ -113,7 +124,7 @@ fn quantized(kernels: &crate::arch::Kernels, block: usize, x: &[f32]) -> Quantiz
 
 /// Written naively from the contract.
 fn quantized_reference(block: usize, x: &[f32]) -> Quantized {
-    let mut out = Quantized { q: vec![], d: vec![], ds: vec![7.0; x.len() / 32], sum: vec![] };
+    let mut out = Quantized { q: vec![], d: vec![], ds: vec![7.0; x.len() / 32], sum: vec![], sum64: vec![] };
     for (b, values) in x.chunks_exact(block).enumerate() {
         let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
         let zero = largest < 1e-35;
@@ -130,8 +141,7 @@ fn quantized_reference(block: usize, x: &[f32]) -> Quantized {
                 sum_of(high) * 65536 + i32::from(sum_of(low) as u16)
             };
             out.sum.extend(q.chunks_exact(32).map(pair));
-            out.sum.extend(q.chunks_exact(64).map(pair));
-            out.sum.extend([99; 4]); // not written
+            out.sum64.extend(q.chunks_exact(64).map(pair));
         }
         out.d.push(d);
         out.q.extend(q);
@@ -361,6 +371,7 @@ fn quantizes_to_two_planes() {
             d: d.as_mut_ptr(),
             ds: none.as_mut_ptr(),
             sum: sum.as_mut_ptr(),
+            sum64: sum.as_mut_ptr(),
         };
         // SAFETY: two planes of 512 bytes, two scales; sums are not written.
         unsafe { (level.quantize)(&job) };
