@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use crate::constraint::Vocabulary;
 use crate::event::{self, Canceller, Event, FinishReason, Source, Timings, Usage};
 use crate::executor::{Executor, Limits, MAX_IN_FLIGHT};
 use crate::kv::KvError;
@@ -121,6 +122,7 @@ pub struct Engine {
     config: EngineConfig,
     limits: Limits,
     capacity: usize,
+    vocabulary: Vocabulary,
 }
 
 impl Engine {
@@ -140,12 +142,13 @@ impl Engine {
         config: EngineConfig,
     ) -> Result<Self, StartError> {
         config.validate()?;
+        let table = Arc::new(table);
         let shared = Arc::new(Shared::default());
         // Every job in it has a place in the queue, so there is always room.
         let (jobs, receiver) = mpsc::sync_channel(config.max_waiting);
         let (ready, started) = mpsc::sync_channel(1);
         let thread = thread::Builder::new().name("minfer-engine".into()).spawn({
-            let shared = shared.clone();
+            let (shared, table) = (shared.clone(), table.clone());
             move || match start(build, table, &config) {
                 Err(error) => _ = ready.send(Err(error)),
                 Ok(scheduler) => {
@@ -157,12 +160,16 @@ impl Engine {
         let thread = thread.map_err(StartError::Thread)?;
         let (limits, capacity) =
             started.recv().unwrap_or_else(|_| Err(StartError::Panicked(String::new())))?;
-        Ok(Engine { jobs: Some(jobs), thread: Some(thread), shared, config, limits, capacity })
+        let vocabulary = Vocabulary::new(table, limits.vocab);
+        Ok(Engine { jobs: Some(jobs), thread: Some(thread), shared, config, limits, capacity, vocabulary })
     }
 
-    /// Hands a request over. Never waits.
+    /// Hands a request over. Never waits, but compiles its constraint, if it has one: milliseconds, for the first one of an
+    /// engine up to a second more.
     pub fn submit(&self, request: Request) -> Result<Handle, SubmitError> {
         request.validate(&self.limits, self.capacity)?;
+        let constraint = request.constraint.as_ref().map(|constraint| self.vocabulary.compile(constraint));
+        let constraint = constraint.transpose().map_err(RequestError::from)?;
         let max_waiting = self.config.max_waiting;
         let full = SubmitError::QueueFull { max_waiting };
         let Some(place) = Place::take(&self.shared.waiting, max_waiting) else {
@@ -172,7 +179,7 @@ impl Engine {
         let (sink, source) = event::channel(self.config.event_capacity);
         let canceller = Canceller::default();
         let (submitted, place) = (Instant::now(), Some(place));
-        let job = Job { request, sink, canceller: canceller.clone(), submitted, place };
+        let job = Job { request, constraint, sink, canceller: canceller.clone(), submitted, place };
         let stopped = || SubmitError::Stopped(self.shared.ended());
         match self.jobs.as_ref().ok_or_else(stopped)?.try_send(job) {
             Ok(()) => {}
@@ -230,7 +237,7 @@ impl EngineConfig {
 
 fn start<E: Executor>(
     build: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
-    table: TokenTable,
+    table: Arc<TokenTable>,
     config: &EngineConfig,
 ) -> Result<Scheduler<E>, StartError> {
     let executor =

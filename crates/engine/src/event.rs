@@ -72,6 +72,8 @@ pub enum Stopped {
     Token(TokenId),
     /// A stop string, by its index in the request.
     String(usize),
+    /// The request's constraint: the text is a sentence of its grammar that nothing can follow.
+    Constraint,
 }
 
 /// Token counts.

@@ -22,6 +22,7 @@
 //! The engine depends on no other part of minfer: weights, devices and text are beyond its boundaries. What needs an
 //! executor but no scheduler (benchmarks, scoring) drives it by a [`Session`].
 
+pub mod constraint;
 mod engine;
 mod event;
 pub mod executor;
@@ -33,6 +34,7 @@ mod scheduler;
 pub mod session;
 mod stop;
 
+pub use constraint::{Begin, Constraint, ConstraintError, Grammar};
 pub use engine::{Engine, EngineConfig, Handle, StartError, SubmitError};
 pub use event::{Canceller, Event, FinishReason, Stopped, Timings, Usage};
 pub use request::{

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::constraint::{Begin, Constraint, ConstraintError};
 use crate::executor::{Limits, TokenId};
 use crate::sampling::SamplingParams;
 
@@ -26,8 +27,10 @@ pub struct Request {
     /// Report the log-probability of every token, and of this many of the most probable ones.
     pub logprobs: Option<u8>,
     /// Up to so many tokens are guessed from what has been said before and checked in one step (prompt lookup); 0 guesses
-    /// nothing. The text is the same. Where tokens are sampled on the host nothing is guessed.
+    /// nothing. The text is the same. Where tokens are sampled on the host, as with a constraint, nothing is guessed.
     pub lookup: usize,
+    /// What the text has to be. Its tokens are sampled on the host.
+    pub constraint: Option<Constraint>,
     /// Requests with more come first, and are the last to be set back when the cache is full.
     pub priority: i32,
     /// When it ends at the latest, counted from its submission: with what it has by then, if it waits still with nothing.
@@ -86,6 +89,9 @@ pub enum RequestError {
         /// Which field.
         field: &'static str,
     },
+    /// A constraint that cannot be honoured.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
     /// A number out of its range.
     #[error("{field} is {found}, must be {bound}")]
     Range {
@@ -100,7 +106,8 @@ pub enum RequestError {
 
 impl Request {
     /// Checks every field. `positions` is the longest sequence that can be held: [`Limits::context`], or less where
-    /// the cache is smaller.
+    /// the cache is smaller. Of a constraint only where it begins is: it is compiled when the request is
+    /// submitted.
     pub fn validate(&self, limits: &Limits, positions: usize) -> Result<(), RequestError> {
         let count = |field, found, max| match found > max {
             true => Err(RequestError::TooLong { field, found, max }),
@@ -128,6 +135,11 @@ impl Request {
         count("logprobs", self.logprobs.unwrap_or(0).into(), MAX_TOP_LOGPROBS.into())?;
         if self.max_tokens == Some(0) {
             return Err(RequestError::Range { field: "max_tokens", found: 0.0, bound: "at least 1" });
+        }
+        if let Some(Begin::AfterToken(id)) = self.constraint.as_ref().map(|constraint| &constraint.begin)
+            && self.stop.tokens.contains(id)
+        {
+            return Err(ConstraintError::End { id: *id }.into());
         }
         self.sampling.validate(limits.vocab)
     }

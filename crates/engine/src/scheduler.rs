@@ -19,6 +19,7 @@ mod lookup;
 mod running;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::EngineConfig;
@@ -39,7 +40,7 @@ pub(crate) use running::{Job, Place};
 pub(crate) struct Scheduler<E> {
     executor: E,
     kv: Kv,
-    table: TokenTable,
+    table: Arc<TokenTable>,
     max_running: usize,
     step_tokens: usize,
     max_in_flight: usize,
@@ -84,7 +85,7 @@ enum Resolved {
 }
 
 impl<E: Executor> Scheduler<E> {
-    pub(crate) fn new(executor: E, table: TokenTable, config: &EngineConfig) -> Result<Self, KvError> {
+    pub(crate) fn new(executor: E, table: Arc<TokenTable>, config: &EngineConfig) -> Result<Self, KvError> {
         let limits = executor.limits();
         let step_tokens = config.step_tokens.min(limits.max_tokens);
         let kv = Kv::new(limits, step_tokens)?;
@@ -136,6 +137,7 @@ impl<E: Executor> Scheduler<E> {
             self.reap();
         }
         let Some(flight) = self.in_flight.pop_front() else { return Ok(()) };
+        self.constrain(&flight);
         self.wait(&flight)?;
         for (index, row) in flight.rows.iter().enumerate() {
             // Who has finished in the meantime is passed over.
@@ -301,6 +303,16 @@ impl<E: Executor> Scheduler<E> {
         Ok(())
     }
 
+    /// Computes the masks of a step in flight while the device computes its logits. Nothing of it is lost if the step is.
+    fn constrain(&mut self, flight: &Flight) {
+        for row in flight.rows.iter().filter(|row| row.yields) {
+            let Some(at) = self.find(row.seq) else { continue };
+            if let Err(what) = self.running[at].constrain() {
+                self.finish(at, FinishReason::Error(what));
+            }
+        }
+    }
+
     fn wait(&mut self, flight: &Flight) -> Result<(), String> {
         match self.executor.wait(flight.step, &mut self.out) {
             Ok(()) => {}
@@ -321,8 +333,7 @@ impl<E: Executor> Scheduler<E> {
             RowOutput::Nothing if !row.yields => Ok(Resolved::Read),
             &RowOutput::Token(id) if row.yields => Ok(Resolved::Token(id, None)),
             RowOutput::Logits(logits) if row.yields => {
-                let chosen = self.running[at].choose(logits, &mut self.scratch);
-                let (id, logprobs) = chosen.map_err(|error| FinishReason::Error(error.to_string()))?;
+                let (id, logprobs) = self.running[at].choose(logits, &mut self.scratch)?;
                 Ok(Resolved::Token(id, logprobs))
             }
             _ => Err(FinishReason::Error("the executor returned another kind of result than wanted".into())),

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use minfer_cpu::CpuOptions;
 use minfer_engine::executor::Executor;
 use minfer_engine::{
-    Canceller, Engine, EngineConfig, Event, FinishReason, Handle, Logprobs, Request, RequestError,
-    SamplingParams, StartError, Stop, SubmitError, TokenTable, Usage,
+    Begin, Canceller, Constraint, Engine, EngineConfig, Event, FinishReason, Grammar, Handle, Logprobs,
+    Request, RequestError, SamplingParams, StartError, Stop, SubmitError, TokenTable, Usage,
 };
 use minfer_gguf::Gguf;
 use minfer_model::LoadOptions;
@@ -84,6 +84,9 @@ pub enum Error {
     /// A setting that is out of range.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// A text that a constraint cannot begin after.
+    #[error("a constraint can begin after one special token or after text without any, not after {0:?}")]
+    ConstrainAfter(String),
     /// The generation broke off.
     #[error("{0}")]
     Generation(String),
@@ -149,6 +152,11 @@ pub struct Generate {
     pub stop: Vec<String>,
     /// Report the log-probability of every token, and of this many of the most probable ones.
     pub logprobs: Option<u8>,
+    /// What the text has to be; such a request has no use for `lookup`.
+    pub constraint: Option<Grammar>,
+    /// The constraint begins after the first occurrence of this text, or special token: that with which a model ends its
+    /// reasoning, for example. Before that the text is free, but cannot end.
+    pub constrain_after: Option<String>,
     /// As [`Request::lookup`].
     pub lookup: usize,
     /// As [`Request::priority`].
@@ -257,7 +265,7 @@ impl Llm {
     ///
     /// # Errors
     ///
-    /// [`Error::Submit`].
+    /// [`Error::Submit`], [`Error::ConstrainAfter`].
     pub fn generate(&self, prompt: Vec<u32>, options: &Generate) -> Result<Generation, Error> {
         let stop = Stop {
             tokens: self.tokenizer.end_of_generation(),
@@ -272,11 +280,32 @@ impl Llm {
             stop,
             logprobs: options.logprobs,
             lookup: options.lookup,
+            constraint: self.constraint(options)?,
             priority: options.priority,
             deadline: options.deadline,
         };
         let handle = self.engine.submit(request)?;
         Ok(Generation { handle, characters: Characters::default(), seed: 0, summary: None })
+    }
+
+    /// The constraint as the engine takes it.
+    fn constraint(&self, options: &Generate) -> Result<Option<Constraint>, Error> {
+        let Some(grammar) = options.constraint.clone() else { return Ok(None) };
+        let begin = match &options.constrain_after {
+            None => Begin::Now,
+            Some(text) => {
+                let parsed = EncodeOptions { add_special: false, parse_special: true };
+                let ids = self.tokenizer.encode(text, parsed);
+                match ids[..] {
+                    [id] if self.tokenizer.is_special(id) => Begin::AfterToken(id),
+                    _ if ids.iter().any(|&id| self.tokenizer.is_special(id)) => {
+                        return Err(Error::ConstrainAfter(text.clone()));
+                    }
+                    _ => Begin::AfterText(text.clone()),
+                }
+            }
+        };
+        Ok(Some(Constraint { grammar, begin }))
     }
 
     /// The tokens of a conversation, up to the beginning of the answer.

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::lookup;
+use crate::constraint::Constrained;
 use crate::event::{Canceller, Event, FinishReason, Sink, Stopped, Timings, Usage};
 use crate::executor::{SeqId, StepId, TokenId, Tokens, Want};
 use crate::kv::{Kv, KvError, Sequence};
 use crate::request::Request;
-use crate::sampling::{Logprobs, SampleError, Scratch, logprobs, sample_adjusted};
+use crate::sampling::{Logprobs, Scratch, logprobs, sample_adjusted};
 use crate::stop::StopMatcher;
 
 /// A request that waits for cache.
@@ -52,6 +53,8 @@ impl Waiting {
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) request: Request,
+    /// Its constraint, as far as the text has come.
+    pub(crate) constraint: Option<Constrained>,
     pub(crate) sink: Sink,
     pub(crate) canceller: Canceller,
     pub(crate) submitted: Instant,
@@ -266,22 +269,35 @@ impl Running {
         let request = &self.job.request;
         if end < self.tokens.len() {
             Want::Nothing
-        } else if request.logprobs.is_some() || !request.sampling.device_can() {
+        } else if request.logprobs.is_some() || request.constraint.is_some() || !request.sampling.device_can()
+        {
             Want::Logits
         } else {
             Want::Token(request.sampling.spec(self.seed, end))
         }
     }
 
-    /// Samples the next token from its logits.
+    /// Computes which tokens may come next.
+    pub(super) fn constrain(&mut self) -> Result<(), String> {
+        let Job { request, constraint, .. } = &mut self.job;
+        let constraint = constraint.as_mut();
+        constraint.map_or(Ok(()), |constraint| constraint.prepare(&request.stop.tokens))
+    }
+
+    /// Samples the next token from its logits, or says why there is none.
     pub(super) fn choose(
         &self,
         logits: &[f32],
         scratch: &mut Scratch,
-    ) -> Result<(TokenId, Option<Logprobs>), SampleError> {
+    ) -> Result<(TokenId, Option<Logprobs>), FinishReason> {
+        let mask = match &self.job.constraint {
+            Some(constraint) => Some(constraint.mask().ok_or(FinishReason::Stop(Stopped::Constraint))?),
+            None => None,
+        };
         let Request { sampling, logprobs: top, .. } = &self.job.request;
         let spec = sampling.spec(self.seed, self.tokens.len());
-        let id = sample_adjusted(logits, &sampling.adjust(&self.tokens), &spec, None, scratch)?;
+        let id = sample_adjusted(logits, &sampling.adjust(&self.tokens), &spec, mask, scratch);
+        let id = id.map_err(|error| FinishReason::Error(error.to_string()))?;
         Ok((id, top.map(|top| logprobs(logits, id, top.into()))))
     }
 
@@ -306,11 +322,17 @@ impl Running {
         if let Some(string) = stopped {
             return (text, Some(FinishReason::Stop(Stopped::String(string))));
         }
+        let committed = self.job.constraint.as_mut().map(|constraint| constraint.commit(id, bytes));
         let full = self.tokens.len() >= self.max_len;
-        if full {
+        let reason = match committed {
+            Some(Err(what)) => Some(FinishReason::Error(what)),
+            Some(Ok(true)) => Some(FinishReason::Stop(Stopped::Constraint)),
+            _ => full.then_some(FinishReason::Length),
+        };
+        if reason.is_some() {
             text.extend(self.stop.finish());
         }
-        (text, full.then_some(FinishReason::Length))
+        (text, reason)
     }
 
     /// Sends the last event, and gives the cache back.

@@ -1,13 +1,15 @@
 //! The loop, turned by hand over the fake executor, against an oracle that knows nothing of steps.
 
+mod constrained;
 mod crowded;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::constraint::{Begin, Constraint, Grammar, Vocabulary};
 use crate::event::{Canceller, Source, Stopped, Usage, channel};
 use crate::executor::{CacheGroup, Tokens};
 use crate::fake::FakeExecutor;
@@ -25,6 +27,8 @@ fn table() -> TokenTable {
     (0..VOCAB).map(piece).collect()
 }
 
+static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| Vocabulary::new(table().into(), VOCAB));
+
 /// What a request came to.
 #[derive(Clone, Debug, PartialEq)]
 struct Outcome {
@@ -39,6 +43,7 @@ fn oracle(request: &Request, seed: u64, capacity: usize) -> Outcome {
     let (table, mut scratch) = (table(), Scratch::default());
     let mut tokens = request.prompt.clone();
     let mut out = Outcome { ids: vec![], text: vec![], logprobs: vec![], reason: FinishReason::Length };
+    let mut constraint = request.constraint.as_ref().map(|c| VOCABULARY.compile(c).unwrap());
     while out.ids.len() < request.max_tokens.unwrap_or(usize::MAX) && tokens.len() <= capacity {
         let logits = FakeExecutor::logits_after(&tokens, VOCAB);
         let sampling = &request.sampling;
@@ -49,8 +54,11 @@ fn oracle(request: &Request, seed: u64, capacity: usize) -> Outcome {
         if let Some(penalties) = sampling.penalties() {
             penalize(&mut adjusted, window, &penalties, &mut scratch);
         }
-        let id = sample(&adjusted, &spec, None, &mut scratch);
-        let id = id.unwrap();
+        if let Some(constraint) = &mut constraint {
+            constraint.prepare(&request.stop.tokens).unwrap();
+        }
+        let mask = constraint.as_ref().map(|constraint| constraint.mask().unwrap());
+        let id = sample(&adjusted, &spec, mask, &mut scratch).unwrap();
         tokens.push(id);
         out.ids.push(id);
         out.logprobs.extend(request.logprobs.map(|top| logprobs(&logits, id, top.into())));
@@ -68,6 +76,10 @@ fn oracle(request: &Request, seed: u64, capacity: usize) -> Outcome {
                 return out;
             }
         }
+        if constraint.as_mut().is_some_and(|constraint| constraint.commit(id, table.bytes(id)).unwrap()) {
+            out.reason = FinishReason::Stop(Stopped::Constraint);
+            return out;
+        }
     }
     out
 }
@@ -80,7 +92,7 @@ struct Bench {
 
 impl Bench {
     fn new(executor: FakeExecutor, config: EngineConfig) -> Self {
-        let scheduler = Scheduler::new(executor, table(), &config).unwrap();
+        let scheduler = Scheduler::new(executor, table().into(), &config).unwrap();
         Bench { scheduler, clients: Vec::new() }
     }
 
@@ -89,7 +101,16 @@ impl Bench {
         let canceller = Canceller::default();
         self.clients.push((source, canceller.clone()));
         let (submitted, place) = (Instant::now(), None);
-        self.scheduler.enqueue(Job { request, sink, canceller: canceller.clone(), submitted, place });
+        let compiled = |constraint| VOCABULARY.compile(constraint).unwrap();
+        let constraint = request.constraint.as_ref().map(compiled);
+        self.scheduler.enqueue(Job {
+            request,
+            constraint,
+            sink,
+            canceller: canceller.clone(),
+            submitted,
+            place,
+        });
         canceller
     }
 
@@ -155,6 +176,18 @@ fn outcome(events: Vec<Event>) -> Outcome {
     out
 }
 
+/// Grammars over the letters that [`table`] has; it has each of them alone, so no text gets stuck.
+fn constraint() -> impl Strategy<Value = Constraint> {
+    let regex = ["(ab|c)+", "[ab]{3}c{2,5}", "a*b(c|ca)*", "(a[bc]){4}"].map(String::from);
+    let begin = prop_oneof![
+        4 => Just(Begin::Now),
+        1 => (0u32..32).prop_map(Begin::AfterToken),
+        2 => "[abc]{1,3}".prop_map(Begin::AfterText),
+    ];
+    (proptest::sample::select(regex.to_vec()), begin)
+        .prop_map(|(regex, begin)| Constraint { grammar: Grammar::Regex(regex), begin })
+}
+
 fn request() -> impl Strategy<Value = Request> {
     let sampling = (any::<u64>(), 0..3, 0..6).prop_map(|(seed, temperature, extra)| SamplingParams {
         temperature: temperature as f32,
@@ -182,16 +215,20 @@ fn request() -> impl Strategy<Value = Request> {
         proptest::option::weighted(0.2, 0u8..4),
         prop_oneof![Just(0usize), 1usize..9],
         -1i32..2,
+        proptest::option::weighted(0.3, constraint()),
     )
-        .prop_map(|(prompt, max_tokens, sampling, stop, logprobs, lookup, priority)| Request {
-            prompt,
-            max_tokens,
-            sampling,
-            stop,
-            logprobs,
-            lookup,
-            priority,
-            ..Request::default()
+        .prop_map(|(prompt, max_tokens, sampling, stop, logprobs, lookup, priority, constraint)| {
+            Request {
+                prompt,
+                max_tokens,
+                sampling,
+                stop,
+                logprobs,
+                lookup,
+                constraint,
+                priority,
+                ..Request::default()
+            }
         })
 }
 
@@ -417,7 +454,7 @@ fn cancelling_frees_the_blocks_for_the_very_next_step() {
         let mut limits = FakeExecutor::small_limits();
         limits.groups[0].blocks = 24;
         bench.scheduler =
-            Scheduler::new(FakeExecutor::new(limits), table(), &EngineConfig::default()).unwrap();
+            Scheduler::new(FakeExecutor::new(limits), table().into(), &EngineConfig::default()).unwrap();
         let first = bench.submit(greedy(vec![1; 60], 30), 1000);
         bench.submit(greedy(vec![2; 50], 40), 1000);
         (0..turns).for_each(|_| bench.step());
@@ -469,7 +506,14 @@ fn cancelling_during_a_step_takes_the_next_one_back() {
     let (sink, source) = channel(1000);
     bench.clients.push((source, canceller.clone()));
     let (submitted, place) = (Instant::now(), None);
-    bench.scheduler.enqueue(Job { request: greedy(vec![1; 30], 10), sink, canceller, submitted, place });
+    bench.scheduler.enqueue(Job {
+        request: greedy(vec![1; 30], 10),
+        constraint: None,
+        sink,
+        canceller,
+        submitted,
+        place,
+    });
     bench.run();
     assert_eq!(*waited.lock().unwrap(), 1);
     // What was computed is remembered, and no more.

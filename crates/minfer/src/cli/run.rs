@@ -17,6 +17,7 @@ use super::Outcome;
 use super::args::{
     ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_tokens, usage,
 };
+use super::constraint::ConstraintArgs;
 use super::interrupt::{interrupted, on_interrupt};
 use super::terminal::{note, read_stdin, utf8, with_load_bar};
 
@@ -60,6 +61,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     lookup: usize,
     #[command(flatten)]
+    constraint: ConstraintArgs,
+    #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     context: ContextArgs,
@@ -77,6 +80,10 @@ impl Args {
         if self.stop.iter().any(String::is_empty) {
             return Err(usage("--stop is empty"));
         }
+        let constraint = self.constraint.grammar()?;
+        if constraint.is_some() && self.lookup > 0 {
+            return Err(usage("--lookup guesses nothing where a constraint is checked: leave it out"));
+        }
         let gguf = open(&self.model.model)?;
         let llm = self.load(&gguf)?;
         let tokens = self.tokens(&llm, &prompt)?;
@@ -86,6 +93,8 @@ impl Args {
             dry_breakers: self.sampling.dry_breakers(),
             stop: self.stop.clone(),
             logprobs: self.logprobs,
+            constraint,
+            constrain_after: self.constraint.constrain_after.clone(),
             lookup: self.lookup,
             ..Generate::default()
         };

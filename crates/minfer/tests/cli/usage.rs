@@ -63,11 +63,9 @@ fn wrong_usage_exits_with_2() {
 #[test]
 fn what_is_not_built_is_unknown() {
     for args in [
-        &["run", "--json-schema", "s.json", "x"][..],
-        &["run", "--grammar", "g", "x"],
         #[cfg(not(feature = "cuda"))]
-        &["run", "--device", "cuda", "x"],
-        &["run", "--numerics", "loose", "x"],
+        &["run", "--device", "cuda", "x"][..],
+        &["run", "--numerics", "loose", "x"][..],
         &["run", "--ctk", "fp8", "x"],
         &["serve"],
         &["convert"],
@@ -107,6 +105,34 @@ fn flags_of_llama_cpp_are_answered() {
     let output = run(&[&["run"][..], &flags].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     fails(&["run", "-p", "hello", "twice"], 2);
+}
+
+/// Before a model is looked for, which would be an error of another kind.
+#[test]
+fn constraints_that_cannot_be_honoured_are_wrong_usage() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("the file is written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let (not, cut) = (file("not.json", r#"{"properties": {"a": {"not": {}}}}"#), file("cut.json", "{"));
+    let lark = file("g.lark", "start: nowhere");
+    for (args, what) in [
+        (&["--json-schema", &not][..], "\"not\" at \"/properties/a\""),
+        (&["--json-schema", &cut], "is not JSON"),
+        (&["--regex", "("], "unclosed group"),
+        (&["--regex", "(?!a)b"], "look-around"),
+        (&["--grammar", &lark], "nowhere"),
+        (&["--regex", "a", "--json-object"], "cannot be used with"),
+        (&["--constrain-after", "a"], "--regex"),
+        (&["--regex", "a", "--constrain-after", ""], "has 0 bytes"),
+        (&["--regex", "a", "--lookup", "2"], "--lookup guesses nothing"),
+    ] {
+        let text = fails(&[&["run", "-m", "no-such-file", "x"], args].concat(), 2);
+        assert!(text.contains(what), "{args:?}: {text}");
+    }
+    fails(&["run", "-m", "no-such-file", "--grammar", "no-such-grammar", "x"], 1);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! an outside reference and against each other: tokens, logits, text, and the determinism contract.
 
 mod command;
+mod constrained;
 mod determinism;
 mod reference;
 mod support;

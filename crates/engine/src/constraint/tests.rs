@@ -1,0 +1,257 @@
+//! What is refused, and that what comes out is what was asked for.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::executor::{CacheGroup, Limits};
+use crate::fake::FakeExecutor;
+use crate::{
+    Engine, EngineConfig, Event, FinishReason, Request, RequestError, SamplingParams, Stop, SubmitError,
+    TokenTable,
+};
+
+/// Bytes, some longer tokens, and one that ends texts.
+fn table() -> TokenTable {
+    let bytes = (0..=u8::MAX).map(|byte| vec![byte]);
+    let more =
+        ["\":", "\",\"", "{\"", "true", "fal", "se", "null", "12", "aa", "ab", "}}", "]}", " \"", "é", ""];
+    bytes.chain(more.map(|text| text.as_bytes().to_vec())).collect()
+}
+
+const VOCAB: usize = 256 + 15;
+const END: TokenId = VOCAB as TokenId - 1;
+
+fn engine() -> Engine {
+    let groups = vec![CacheGroup { blocks: 300, window: None }];
+    let limits =
+        Limits { vocab: VOCAB, context: 4096, max_tokens: 64, max_outputs: 16, block_tokens: 16, groups };
+    Engine::new(FakeExecutor::new(limits), table(), EngineConfig::default()).unwrap()
+}
+
+/// The text of a request that samples with a seed, and why it ended.
+fn text(engine: &Engine, grammar: Grammar, seed: u64) -> (String, FinishReason) {
+    let mut request = Request { prompt: vec![seed as TokenId % 7], ..Request::default() };
+    request.sampling = SamplingParams { temperature: 4.0, seed: Some(seed), ..SamplingParams::default() };
+    request.constraint = Some(Constraint { grammar, begin: Begin::Now });
+    request.stop.tokens = vec![END];
+    let (mut text, mut end) = (Vec::new(), FinishReason::Cancelled);
+    for event in engine.submit(request).unwrap() {
+        match event {
+            Event::Token { bytes, .. } => text.extend(bytes),
+            Event::Finished { reason, .. } => end = reason,
+            _ => {}
+        }
+    }
+    (String::from_utf8(text).unwrap(), end)
+}
+
+/// Whether a value is one that a schema describes: the keywords of [`schema`], from their definition.
+fn describes(schema: &Value, value: &Value) -> bool {
+    let types = |name: &Value| match name.as_str() {
+        Some("null") => value.is_null(),
+        Some("boolean") => value.is_boolean(),
+        Some("integer") => value.as_f64().is_some_and(|n| n.fract() == 0.0),
+        Some("number") => value.is_number(),
+        Some("string") => value.is_string(),
+        Some("array") => value.is_array(),
+        Some("object") => value.is_object(),
+        _ => panic!("{schema}"),
+    };
+    schema.as_object().unwrap().iter().all(|(keyword, wanted)| match keyword.as_str() {
+        "type" => types(wanted),
+        "const" => value == wanted,
+        "enum" => wanted.as_array().unwrap().contains(value),
+        "minimum" => value.as_f64().is_none_or(|n| n >= wanted.as_f64().unwrap()),
+        "maximum" => value.as_f64().is_none_or(|n| n <= wanted.as_f64().unwrap()),
+        "maxLength" => value.as_str().is_none_or(|s| s.chars().count() as u64 <= wanted.as_u64().unwrap()),
+        "minItems" => value.as_array().is_none_or(|a| a.len() as u64 >= wanted.as_u64().unwrap()),
+        "maxItems" => value.as_array().is_none_or(|a| a.len() as u64 <= wanted.as_u64().unwrap()),
+        "items" => value.as_array().is_none_or(|a| a.iter().all(|item| describes(wanted, item))),
+        "anyOf" => wanted.as_array().unwrap().iter().any(|schema| describes(schema, value)),
+        "required" => {
+            wanted.as_array().unwrap().iter().all(|name| value.get(name.as_str().unwrap()).is_some())
+        }
+        "properties" => value.as_object().is_none_or(|object| {
+            object.iter().all(|(name, value)| wanted.get(name).is_none_or(|schema| describes(schema, value)))
+        }),
+        "additionalProperties" => value
+            .as_object()
+            .is_none_or(|object| object.keys().all(|name| schema["properties"].get(name).is_some())),
+        _ => panic!("{schema}"),
+    })
+}
+
+/// Schemas of bounded texts.
+fn schema() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(json!({"type": "null"})),
+        Just(json!({"type": "boolean"})),
+        (-50i64..50, 0i64..200)
+            .prop_map(|(min, more)| json!({"type": "integer", "minimum": min, "maximum": min + more})),
+        (-5i64..5, 0i64..3)
+            .prop_map(|(min, more)| json!({"type": "number", "minimum": min, "maximum": min + more})),
+        (0usize..12).prop_map(|max| json!({"type": "string", "maxLength": max})),
+        proptest::collection::vec("[a-c\"\\\\é{ ]{0,6}", 1..4).prop_map(|texts| json!({"enum": texts})),
+        (-9i64..9).prop_map(|n| json!({"const": n})),
+    ];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        let named = |schemas: Vec<(Value, bool)>| {
+            let name = |index| format!("p{index}");
+            let required: Vec<String> =
+                schemas.iter().enumerate().filter(|(_, (_, must))| *must).map(|(index, _)| name(index)).collect();
+            let properties: serde_json::Map<String, Value> =
+                schemas.into_iter().enumerate().map(|(index, (schema, _))| (name(index), schema)).collect();
+            json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+        };
+        prop_oneof![
+            proptest::collection::vec((inner.clone(), any::<bool>()), 0..4).prop_map(named),
+            (inner.clone(), 0usize..3, 0usize..3).prop_map(|(items, min, more)| {
+                json!({"type": "array", "items": items, "minItems": min, "maxItems": min + more})
+            }),
+            proptest::collection::vec(inner, 1..3).prop_map(|schemas| json!({"anyOf": schemas})),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// What is sampled from logits that know nothing of JSON is JSON, and what its schema describes.
+    #[test]
+    fn texts_are_what_their_schema_describes(schema in schema(), seed in any::<u64>()) {
+        let engine = engine();
+        for seed in [seed, seed.wrapping_add(1), seed.wrapping_add(2)] {
+            let (text, reason) = text(&engine, Grammar::JsonSchema(schema.to_string()), seed);
+            prop_assert!(matches!(reason, FinishReason::Stop(_)), "{schema} {text} {reason:?}");
+            let value: Result<Value, _> = serde_json::from_str(&text);
+            prop_assert!(value.as_ref().is_ok_and(|value| describes(&schema, value)), "{schema} {text}");
+        }
+    }
+}
+
+#[test]
+fn the_checker_can_fail() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "maximum": 3}}, "required": ["a"],
+        "additionalProperties": false});
+    for (value, expected) in [
+        (json!({"a": 3}), true),
+        (json!({"a": 4}), false),
+        (json!({}), false),
+        (json!({"a": 1, "b": 1}), false),
+        (json!([]), false),
+    ] {
+        assert_eq!(describes(&schema, &value), expected, "{value}");
+    }
+}
+
+#[test]
+fn json_objects_are_objects() {
+    let engine = engine();
+    let mut whole = 0;
+    for seed in 0..30 {
+        let (text, reason) = text(&engine, Grammar::JsonObject, seed);
+        assert!(text.starts_with('{'), "{text}");
+        if matches!(reason, FinishReason::Stop(_)) {
+            match serde_json::from_str::<Value>(&text) {
+                Ok(value) => assert!(value.is_object()),
+                // JSON has numbers that the parser has not.
+                Err(error) => assert!(error.to_string().starts_with("number out of range"), "{text}"),
+            }
+            whole += 1;
+        }
+    }
+    assert!(whole > 20, "{whole}");
+}
+
+#[test]
+fn a_lark_grammar_with_rules_and_a_schema_inside() {
+    let engine = engine();
+    let lark = "start: sum \"=\" answer\nsum: NUMBER (\"+\" sum)?\nNUMBER: /[0-9]{1,3}/\nanswer: %json {\"type\": \
+        \"integer\", \"minimum\": 7, \"maximum\": 9}";
+    for seed in 0..20 {
+        let (text, _) = text(&engine, Grammar::Lark(lark.to_owned()), seed);
+        let (sum, answer) = text.split_once('=').unwrap();
+        assert!(sum.split('+').all(|n| n.parse::<u32>().unwrap() < 1000), "{text}");
+        assert!((7..10).contains(&answer.parse().unwrap()), "{text}");
+    }
+}
+
+fn refused(grammar: Grammar) -> ConstraintError {
+    let constraint = Constraint { grammar, begin: Begin::Now };
+    let error = constraint.check().unwrap_err();
+    let request = Request { prompt: vec![1], constraint: Some(constraint), ..Request::default() };
+    assert_eq!(
+        engine().submit(request).unwrap_err(),
+        SubmitError::Invalid(RequestError::Constraint(error.clone()))
+    );
+    error
+}
+
+#[test]
+fn what_a_schema_asks_for_and_is_not_there_is_refused_by_name() {
+    for keyword in schema::UNSUPPORTED {
+        let inside = json!({"type": "object", "properties": {"a/b": {"items": [true, {"type": "object", keyword: {}}]}}});
+        let at = "/properties/a~1b/items/1".to_owned();
+        let error = refused(Grammar::JsonSchema(inside.to_string()));
+        assert_eq!(error, ConstraintError::Keyword { keyword: keyword.to_owned(), at });
+    }
+    // A property may be called so.
+    let named = json!({"type": "object", "properties": {"not": {"type": "null"}}, "required": ["not"]});
+    assert_eq!(
+        Constraint { grammar: Grammar::JsonSchema(named.to_string()), begin: Begin::Now }.check(),
+        Ok(())
+    );
+    for (schema, what) in [
+        ("{", "is not JSON"),
+        ("[]", "an object or true"),
+        ("false", "an object or true"),
+        (r#"{"type": "nonsense"}"#, "Invalid type: nonsense"),
+        (r#"{"type": "string", "format": "nonsense"}"#, "nonsense"),
+        (r#"{"type": "string", "pattern": "(?=a)b"}"#, "look-around"),
+        (r##"{"$ref": "https://example.org/schema"}"##, "https://example.org/schema"),
+        (r##"{"$ref": "#/$defs/nowhere"}"##, "nowhere"),
+        (r#"{"type": "integer", "minimum": 3, "maximum": 2}"#, "3"),
+        (r#"{"allOf": [{"type": "string"}, {"type": "null"}]}"#, "incompatible types"),
+        (r#"{"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 3}]}"#, "oneOf"),
+    ] {
+        let error = refused(Grammar::JsonSchema(schema.to_owned())).to_string();
+        assert!(error.contains(what), "{schema}: {error}");
+    }
+}
+
+#[test]
+fn what_is_no_grammar_is_refused() {
+    for (grammar, what) in [
+        (Grammar::Regex("(".into()), "the regular expression is refused"),
+        (Grammar::Regex("a(?=b)".into()), "look-around"),
+        (Grammar::Regex("(".repeat(100_000)), "the regular expression is refused"),
+        (Grammar::Regex(String::new()), "has 0 bytes"),
+        (Grammar::Regex("a".repeat(MAX_GRAMMAR_BYTES + 1)), "must have 1 to"),
+        (Grammar::Lark("start: nowhere".into()), "nowhere"),
+        (Grammar::Lark("rule: \"a\"".into()), "start"),
+        (Grammar::Lark("start: <|nowhere|>".into()), "nowhere"),
+        (Grammar::Lark(format!("start: {}\"a\"", "(".repeat(100_000))), "nested more than"),
+        (Grammar::JsonSchema("[".repeat(100_000)), "is not JSON"),
+    ] {
+        let error = refused(grammar).to_string();
+        assert!(error.contains(what) && error.len() < 3000, "{error}");
+    }
+    let begin = |begin| {
+        let constraint = Some(Constraint { grammar: Grammar::JsonObject, begin });
+        engine()
+            .submit(Request { prompt: vec![1], constraint, ..Request::default() })
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(begin(Begin::AfterToken(VOCAB as TokenId)).contains("after token 271, the vocabulary has 271"));
+    let end = Request {
+        prompt: vec![1],
+        constraint: Some(Constraint { grammar: Grammar::JsonObject, begin: Begin::AfterToken(7) }),
+        stop: Stop { tokens: vec![3, 7], strings: vec![] },
+        ..Request::default()
+    };
+    let error = ConstraintError::End { id: 7 };
+    assert_eq!(engine().submit(end).unwrap_err(), SubmitError::Invalid(RequestError::Constraint(error)));
+    assert!(begin(Begin::AfterText(String::new())).contains("has 0 bytes"));
+}
