@@ -8,6 +8,7 @@
 //! Parsing and masks are [`llguidance`]'s: an Earley parser over lexemes that are derivatives of regular expressions, which
 //! walks a trie of the vocabulary.
 
+mod gbnf;
 mod schema;
 mod state;
 mod vocabulary;
@@ -45,6 +46,8 @@ pub enum Grammar {
     Regex(String),
     /// A grammar in llguidance's dialect of Lark, from its rule `start`.
     Lark(String),
+    /// A grammar in llama.cpp's GBNF, from its rule `root`. Refused if it is recursive, or has tokens in it.
+    Gbnf(String),
 }
 
 /// Where a constraint begins.
@@ -124,11 +127,20 @@ impl Constraint {
 }
 
 impl Grammar {
+    /// A grammar that is GBNF or Lark: GBNF if its first rule has `::=`.
+    pub fn gbnf_or_lark(text: String) -> Grammar {
+        match gbnf::looks_so(&text) {
+            true => Grammar::Gbnf(text),
+            false => Grammar::Lark(text),
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Grammar::JsonObject | Grammar::JsonSchema(_) => "JSON schema",
             Grammar::Regex(_) => "regular expression",
             Grammar::Lark(_) => "Lark grammar",
+            Grammar::Gbnf(_) => "GBNF grammar",
         }
     }
 
@@ -137,16 +149,23 @@ impl Grammar {
         let name = self.name();
         let text = match self {
             Grammar::JsonObject => "{}",
-            Grammar::JsonSchema(text) | Grammar::Regex(text) | Grammar::Lark(text) => text,
+            Grammar::JsonSchema(text) | Grammar::Regex(text) | Grammar::Lark(text) | Grammar::Gbnf(text) => {
+                text
+            }
         };
         check_length(name, text, MAX_GRAMMAR_BYTES)?;
+        let refused = |why| ConstraintError::Grammar { grammar: name, why };
         let lowered = match self {
             Grammar::JsonObject => schema::lower(r#"{"type": "object"}"#)?,
             Grammar::JsonSchema(_) => schema::lower(text)?,
             Grammar::Regex(_) => GrammarWithLexer::from_regex(text),
             Grammar::Lark(_) => {
-                check_depth(text).map_err(|why| ConstraintError::Grammar { grammar: name, why })?;
+                check_depth(text).map_err(refused)?;
                 GrammarWithLexer::from_lark(text.to_owned())
+            }
+            Grammar::Gbnf(_) => {
+                check_depth(text).map_err(refused)?;
+                GrammarWithLexer::from_regex(&gbnf::to_regex(text).map_err(refused)?)
             }
         };
         Ok(TopLevelGrammar::from_grammar(lowered))

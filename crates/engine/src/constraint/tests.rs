@@ -177,6 +177,42 @@ fn a_lark_grammar_with_rules_and_a_schema_inside() {
     }
 }
 
+#[test]
+fn gbnf_says_what_its_regular_expression_says() {
+    let engine = engine();
+    // Rules over several lines, what one part takes and the next one needs too, and every kind of character.
+    let list = "# a list\nroot ::= (item \"\\n\")+ end |\n  item{2}\nitem ::= \"- \" [a-c\\x41]{1,3} [^\\n-\\U0010FFFF]? ws\n\n\
+        ws ::= [ \\t]* # blanks\nend ::= \"\\\"\\u00e9]\" | \"\"\n";
+    let (mut lines, mut items) = (0, 0);
+    for seed in 0..40 {
+        let (text, reason) = text(&engine, Grammar::gbnf_or_lark(list.to_owned()), seed);
+        if !matches!(reason, FinishReason::Stop(_)) {
+            continue;
+        }
+        let blanks = |text: &str| text.trim_start_matches(['\t', ' ']).is_empty();
+        let item = |text: &str| {
+            let text = text.strip_prefix("- ").unwrap_or_else(|| panic!("{text:?}"));
+            let letters = text.len() - text.trim_start_matches(['a', 'b', 'c', 'A']).len();
+            assert!((1..4).contains(&letters), "{text:?}");
+            let rest = &text[letters..];
+            let control = rest.chars().next().filter(|&c| c < '\n').map_or(0, |_| 1);
+            blanks(rest) || blanks(&rest[control..])
+        };
+        match text.rfind('\n') {
+            Some(last) => {
+                assert!(text[..last].split('\n').all(item), "{text:?}");
+                assert!(["", "\"é]"].contains(&&text[last + 1..]), "{text:?}");
+                lines += 1;
+            }
+            None => {
+                assert!(text.starts_with("- ") && text[2..].contains("- "), "{text:?}");
+                items += 1;
+            }
+        }
+    }
+    assert!(lines > 5 && items > 5, "{lines} {items}");
+}
+
 fn refused(grammar: Grammar) -> ConstraintError {
     let constraint = Constraint { grammar, begin: Begin::Now };
     let error = constraint.check().unwrap_err();
@@ -232,6 +268,23 @@ fn what_is_no_grammar_is_refused() {
         (Grammar::Lark("rule: \"a\"".into()), "start"),
         (Grammar::Lark("start: <|nowhere|>".into()), "nowhere"),
         (Grammar::Lark(format!("start: {}\"a\"", "(".repeat(100_000))), "nested more than"),
+        (
+            Grammar::Gbnf("root ::= a\na ::= \"(\" b \")\"\nb ::= a | \"x\"".into()),
+            "rule \"a\" has itself inside",
+        ),
+        (Grammar::Gbnf("root ::= nowhere".into()), "there is no rule \"nowhere\""),
+        (Grammar::Gbnf("rule ::= \"a\"".into()), "no rule \"root\""),
+        (Grammar::Gbnf("root ::= \"a\"\n\nroot ::= \"b\"".into()), "line 3: rule \"root\" is there twice"),
+        (Grammar::Gbnf("root ::= <think> \"a\"".into()), "line 1: tokens (<…>) are not supported"),
+        (Grammar::Gbnf("root ::= \"a\n\"".into()), "is not closed"),
+        (Grammar::Gbnf("root ::= [z-a]".into()), "descends"),
+        (Grammar::Gbnf("root ::= []".into()), "is empty"),
+        (Grammar::Gbnf("root ::= \"\\q\"".into()), "\\q is not an escape"),
+        (Grammar::Gbnf("root ::= \"\\uD800\"".into()), "4 hexadecimal digits of a character"),
+        (Grammar::Gbnf("root ::= \"a\"{2,x}".into()), "is no number of times"),
+        (Grammar::Gbnf("root ::= (\"a\"".into()), "a ( is not closed"),
+        (Grammar::Gbnf("root ::= \"a\" )".into()), "')' in rule \"root\" is not understood"),
+        (Grammar::Gbnf(format!("root ::= {}", "(".repeat(100_000))), "nested more than"),
         (Grammar::JsonSchema("[".repeat(100_000)), "is not JSON"),
     ] {
         let error = refused(grammar).to_string();

@@ -17,7 +17,7 @@ pub(super) struct ConstraintArgs {
     /// JSON that this JSON Schema describes
     #[arg(long, value_name = "FILE", group = "grammars")]
     json_schema: Option<PathBuf>,
-    /// A sentence of this grammar, in llguidance's dialect of Lark
+    /// A sentence of this grammar, in llguidance's dialect of Lark or, without recursion, in GBNF (`root ::= …`)
     #[arg(long, value_name = "FILE", group = "grammars")]
     grammar: Option<PathBuf>,
     /// What this regular expression matches from end to end
@@ -37,7 +37,7 @@ impl ConstraintArgs {
         } else if let Some(file) = &self.json_schema {
             ("--json-schema", Grammar::JsonSchema(read(file)?))
         } else if let Some(file) = &self.grammar {
-            ("--grammar", Grammar::Lark(read(file)?))
+            ("--grammar", Grammar::gbnf_or_lark(read(file)?))
         } else if let Some(regex) = &self.regex {
             ("--regex", Grammar::Regex(regex.clone()))
         } else {
