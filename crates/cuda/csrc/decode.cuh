@@ -125,7 +125,7 @@ constexpr int MOST_BYTES = Qt8_0::BYTES;
 struct Shared {
     // Sums of the segments: [parity][turn and warp][row].
     float partial[2][2 * WARPS][QT_ROWS];
-    float reduce[2 * WARPS];
+    float reduce[Q8_SHARED];
 };
 
 // Clusters exist from Hopper on; elsewhere `split` is 1 and these are not reached. Stores to the shared memory of a

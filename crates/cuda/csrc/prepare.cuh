@@ -39,6 +39,8 @@ struct RowArgs {
     NormArgs norm;
     int act;
     int n;
+    int together;  // bytes: 256 values have one scale, not 32
+    int unused;
 };
 
 // Mean to subtract and factor of a norm over `n` values.

@@ -1,11 +1,11 @@
-// The int8 profile's input of a product: a row's values as bytes under a scale for every 32 of them, where the B
+// The int8 profile's input of a product: a row's values as bytes under a scale for every 32 or 256 of them, where the B
 // fragments of m16n8k32 steps come from. The factor of a root mean square norm without offset is not in it: it belongs to
 // all values, so it is applied to the result, and neither scales nor bytes wait for it.
 #pragma once
 #include "prepare.cuh"
 #include "qt16.cuh"
 
-// Values under one scale.
+// Values that have a scale, perhaps the same as their neighbours, and sums.
 constexpr int Q8_GROUP = 32;
 
 // A group's scale, and the sums of its first and of its last 16 bytes.
@@ -44,39 +44,49 @@ __device__ __forceinline__ Tf32Pair tf32_pair(float v) {
     return {most, tf32_of(v - most)};
 }
 
+// Two integers as halves: magnitudes up to 2048, and multiples of 64 up to 4096, are exact.
+__device__ __forceinline__ uint32_t half_sums(int low, int high) {
+    return as_u32(__floats2half2_rn(static_cast<float>(low), static_cast<float>(high)));
+}
+
 // Tiles of tokens for the kernels for many. For each unit of 256 values: of every 32 tokens four slabs of bytes, [token][64]
-// with 16-byte chunks exclusive-ored with half of the token's number, each with the tokens' two scales behind it; then of
-// every 32 the B fragments of the minima's steps, {most, rest} of pairs of groups of 32, [token][t]; then those of groups
-// of 16, for the first and for the last 32 of each slab.
+// with 16-byte chunks exclusive-ored with half of the token's number, and behind them scales, [group][token]; then of
+// every 32 the B fragments of the minima's steps, [token][t]: where groups have scales of their own, {most, rest} of pairs of
+// groups of 32; where they have one, sums of groups of 32, their multiples of 64 and the rest; the same of groups of 16.
 struct Q8Tile {
-    static constexpr int TOKENS = TILE_TOKENS, PART = 32, CODES = PART * 64, SLAB = CODES + PART * 8, SLABS = 4 * SLAB;
-    static constexpr int SUMS = PART * 64, SUMS_AT = TOKENS / PART * SLABS, SUMS_16_AT = SUMS_AT + TOKENS / PART * SUMS;
-    static constexpr int UNIT = SUMS_16_AT + TOKENS / PART * 2 * SUMS;
+    static constexpr int TOKENS = TILE_TOKENS, PART = 32, SLAB = PART * 64;
+    static constexpr int SCALES_AT = 4 * SLAB, SCALES = PART * 4, SLABS = SCALES_AT + 8 * SCALES, PARTS = TOKENS / PART;
+    static constexpr int SUMS = PART * 64, SUMS_AT = PARTS * SLABS;
+    static constexpr int WHOLE = PART * 32, WHOLE_AT = SUMS_AT + PARTS * SUMS, WHOLE_16_AT = WHOLE_AT + PARTS * WHOLE;
+    static constexpr int UNIT = WHOLE_16_AT + PARTS * WHOLE;
 };
 
 // A row of a tile.
 struct Q8TileRow {
     uint8_t* tile;
     int token;
-    __device__ __forceinline__ uint8_t* slab(int group) const {
-        return tile + group / 8 * Q8Tile::UNIT + token / Q8Tile::PART * Q8Tile::SLABS + group % 8 / 2 * Q8Tile::SLAB;
+    __device__ __forceinline__ uint8_t* part(int group) const {
+        return tile + group / 8 * Q8Tile::UNIT + token / Q8Tile::PART * Q8Tile::SLABS;
     }
     __device__ __forceinline__ void word(int group, int step, int t, uint32_t bytes) const {
-        const int chunk = (group % 2 * 2 + step) ^ (token / 2 & 3);
-        *reinterpret_cast<uint32_t*>(slab(group) + token % Q8Tile::PART * 64 + chunk * 16 + t * 4) = bytes;
+        const int chunk = (group % 2 * 2 + step) ^ (token / 2 & 3), place = token % Q8Tile::PART;
+        uint8_t* slab = part(group) + group % 8 / 2 * Q8Tile::SLAB;
+        *reinterpret_cast<uint32_t*>(slab + place * 64 + chunk * 16 + t * 4) = bytes;
     }
     __device__ __forceinline__ void scale(int group, float scale, int first, int last) const {
-        const int half = group % 2, place = token % Q8Tile::PART, part = token / Q8Tile::PART;
-        *reinterpret_cast<float*>(slab(group) + Q8Tile::CODES + place * 8 + half * 4) = scale;
-        uint8_t* fragment = tile + group / 8 * Q8Tile::UNIT + place * 64 + group % 8 / 2 * 16;
-        const Tf32Pair all = tf32_pair(scale * static_cast<float>(first + last));
-        float* sums = reinterpret_cast<float*>(fragment + Q8Tile::SUMS_AT + part * Q8Tile::SUMS);
-        sums[half] = all.most;
-        sums[2 + half] = all.rest;
-        const Tf32Pair low = tf32_pair(scale * static_cast<float>(first));
-        const Tf32Pair high = tf32_pair(scale * static_cast<float>(last));
-        float4* of_16 = reinterpret_cast<float4*>(fragment + Q8Tile::SUMS_16_AT + (2 * part + half) * Q8Tile::SUMS);
-        *of_16 = make_float4(low.most, high.most, low.rest, high.rest);
+        const int half_of_slab = group % 2, slab = group % 8 / 2, place = token % Q8Tile::PART, number = token / Q8Tile::PART;
+        *reinterpret_cast<float*>(part(group) + Q8Tile::SCALES_AT + group % 8 * Q8Tile::SCALES + place * 4) = scale;
+        uint8_t* unit = tile + group / 8 * Q8Tile::UNIT;
+        const int all = first + last;
+        const Tf32Pair scaled = tf32_pair(scale * static_cast<float>(all));
+        float* pairs = reinterpret_cast<float*>(unit + Q8Tile::SUMS_AT + number * Q8Tile::SUMS + place * 64 + slab * 16);
+        pairs[half_of_slab] = scaled.most;
+        pairs[2 + half_of_slab] = scaled.rest;
+        uint8_t* whole = unit + Q8Tile::WHOLE_AT + number * Q8Tile::WHOLE + place * 32 + slab * 8;
+        half* sums = reinterpret_cast<half*>(whole);
+        sums[half_of_slab] = __float2half_rn(static_cast<float>(all & ~63));
+        sums[2 + half_of_slab] = __float2half_rn(static_cast<float>(all & 63));
+        reinterpret_cast<uint32_t*>(whole + Q8Tile::WHOLE_16_AT - Q8Tile::WHOLE_AT)[half_of_slab] = half_sums(first, last);
     }
 };
 
@@ -87,13 +97,22 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
     return v;
 }
 
-// Four values of a row, `k` the first one's column, of a thread that has the same eighth of a group as its lane: stored as
-// bytes with what belongs to their group. All lanes of a warp; those beyond the end do not `store`.
-template <class Row>
-__device__ __forceinline__ void store_q8(const Row& out, int k, const float4& y, bool store) {
+// Largest magnitude of the quads of a group's eight lanes, or of a warp.
+__device__ __forceinline__ float most_of_lanes(const float4& y, bool together) {
     float most = max_or_nan(max_or_nan(fabsf(y.x), fabsf(y.y)), max_or_nan(fabsf(y.z), fabsf(y.w)));
 #pragma unroll
     for (int d = 1; d < 8; d *= 2) most = max_or_nan(most, __shfl_xor_sync(~0u, most, d));
+    if (!together) return most;
+#pragma unroll
+    for (int d = 8; d < WARP; d *= 2) most = max_or_nan(most, __shfl_xor_sync(~0u, most, d));
+    return most;
+}
+
+// Four values of a row, `k` the first one's column, of a thread that has the same eighth of a group as its lane: stored as
+// bytes with what belongs to their group; `most` is the largest magnitude of those under one scale. All lanes of a warp; those beyond
+// the end do not `store`.
+template <class Row>
+__device__ __forceinline__ void store_q8(const Row& out, int k, const float4& y, float most, bool store) {
     // NaN and infinities stay in the scale, and what is too small for an inverse is zero. Products of the largest value
     // with an inverse that is off by its last bit still round to 127.
     float inverse;
@@ -116,6 +135,10 @@ __device__ __forceinline__ void store_q8(const Row& out, int k, const float4& y,
     if (threadIdx.x % 8 == 0) out.scale(k / Q8_GROUP, most * (1.0f / 127.0f), sum, last);
 }
 
+// Floats of shared memory that `prepare_part_q8` takes: those of `row_moments`, and of a warp's quads the largest magnitudes,
+// twice.
+constexpr int Q8_SHARED = 2 * PREPARE_WARPS + 2 * BATCH * PREPARE_WARPS;
+
 // Columns `begin` to `end` of a row, multiples of 256, to `out`. Returns what their products are to be multiplied with.
 // `batch` has what `load_norm` gives for `begin`. All threads of the block, which has come together after the last store.
 template <class Row>
@@ -131,16 +154,21 @@ __device__ __forceinline__ float prepare_part_q8(const RowArgs& a, RowBatch& bat
         m = row_moments(a, batch, unused, shared);
     }
     float squares = 0.0f;
+    // Two warps have the 256 values that go together. Batches alternate between two places: who is ahead writes where nobody reads any more.
+    const int warp = threadIdx.x / WARP;
+    float(*places)[PREPARE_WARPS] = reinterpret_cast<float(*)[PREPARE_WARPS]>(shared + 2 * PREPARE_WARPS);
     for (int first = 0; first < end - begin; first += BATCH * QUADS) {
         if (first != 0) {
             batch.load_norm(a, begin + own + first);
             batch.load_values(a, begin + own + first);
         }
+        float(*place)[PREPARE_WARPS] = places + first / (BATCH * QUADS) % 2 * BATCH;
+        float most[BATCH];
 #pragma unroll
         for (int j = 0; j < BATCH; ++j) {
             const int i = begin + own + first + j * QUADS;
-            // What a whole warp has beyond the end; pairs of quads keep each other company.
-            if (j % 2 == 0 && i - 4 * static_cast<int>(threadIdx.x % WARP) >= end) break;
+            // What a whole warp has beyond the end.
+            if (i - 4 * static_cast<int>(threadIdx.x % WARP) >= end) break;
             const float4 v = batch.x[j], w = batch.weight[j];
             float4 y = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
             if (late) {
@@ -149,7 +177,17 @@ __device__ __forceinline__ float prepare_part_q8(const RowArgs& a, RowBatch& bat
                 y = i < a.n ? batch.value(a, m, j) : float4();
             }
             if (a.plain && !late && i < a.n) *reinterpret_cast<float4*>(a.plain + i) = y;
-            store_q8(out, i - begin, y, i < end);
+            batch.x[j] = y;
+            most[j] = most_of_lanes(y, a.together);
+            if (a.together && threadIdx.x % WARP == 0) place[j][warp] = most[j];
+        }
+        if (a.together) __syncthreads();
+#pragma unroll
+        for (int j = 0; j < BATCH; ++j) {
+            const int i = begin + own + first + j * QUADS;
+            if (i - 4 * static_cast<int>(threadIdx.x % WARP) >= end) break;
+            if (a.together) most[j] = max_or_nan(most[j], place[j][warp ^ 1]);
+            store_q8(out, i - begin, batch.x[j], most[j], i < end);
         }
     }
     if (late) {

@@ -33,7 +33,8 @@ enum class Through { Any, Rms, Nothing };
 
 template <Form FORM, Through THROUGH = Through::Any>
 __device__ __forceinline__ void prepare(const PrepareArgs& a) {
-    __shared__ float shared[2 * PREPARE_WARPS];
+    constexpr bool BYTES = FORM == Form::Bytes || FORM == Form::ByteTiles;
+    __shared__ float shared[BYTES ? Q8_SHARED : 2 * PREPARE_WARPS];
     grid_wait();
     const int row = blockIdx.x, n = a.row.n, padded = (n + QT_K - 1) / QT_K * QT_K, thread = 4 * threadIdx.x;
     const size_t from = static_cast<size_t>(a.gather ? a.gather[row] : row) * a.x_stride;
@@ -83,14 +84,18 @@ __device__ __forceinline__ void prepare(const PrepareArgs& a) {
 }
 }  // namespace
 
-#define KERNEL(name, ...) \
-    extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) name(const PrepareArgs a) { prepare<__VA_ARGS__>(a); }
-KERNEL(prepare_rows, Form::Fragments)
-KERNEL(prepare_tiles, Form::Tiles)
-KERNEL(prepare_tiles_rms, Form::Tiles, Through::Rms)
-KERNEL(prepare_tiles_plain, Form::Tiles, Through::Nothing)
-KERNEL(prepare_bytes, Form::Bytes)
-KERNEL(prepare_byte_tiles, Form::ByteTiles)
+#define KERNEL(BOUNDS, name, ...) \
+    extern "C" __global__ void __launch_bounds__ BOUNDS name(const PrepareArgs a) { \
+        prepare<__VA_ARGS__>(a); \
+    }
+KERNEL((PREPARE_THREADS), prepare_rows, Form::Fragments)
+KERNEL((PREPARE_THREADS), prepare_tiles, Form::Tiles)
+KERNEL((PREPARE_THREADS), prepare_tiles_rms, Form::Tiles, Through::Rms)
+KERNEL((PREPARE_THREADS), prepare_tiles_plain, Form::Tiles, Through::Nothing)
+KERNEL((PREPARE_THREADS, 2), prepare_bytes, Form::Bytes)
+KERNEL((PREPARE_THREADS, 2), prepare_byte_tiles, Form::ByteTiles)
+KERNEL((PREPARE_THREADS, 2), prepare_byte_tiles_rms, Form::ByteTiles, Through::Rms)
+KERNEL((PREPARE_THREADS, 2), prepare_byte_tiles_plain, Form::ByteTiles, Through::Nothing)
 
 // A norm of whole rows, stored or added.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) norm_rows(const NormRowsArgs a) {

@@ -176,6 +176,8 @@ pub(crate) struct RowArgs {
     pub(crate) norm: NormArgs,
     pub(crate) act: i32,
     pub(crate) n: i32,
+    pub(crate) together: i32,
+    pub(crate) unused: i32,
 }
 
 #[repr(C)]
@@ -390,11 +392,16 @@ pub(crate) struct MmqArgs {
     pub(crate) w: Address,
     pub(crate) q: Address,
     pub(crate) scales: Address,
+    pub(crate) bias: Address,
     pub(crate) out: Address,
     pub(crate) rows: i32,
     pub(crate) cols: i32,
     pub(crate) tokens: i32,
     pub(crate) padded: i32,
+    pub(crate) out_stride: i32,
+    pub(crate) finish: i32,
+    pub(crate) factor: f32,
+    pub(crate) soft_cap: f32,
 }
 
 #[cfg(feature = "lab")]

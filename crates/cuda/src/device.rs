@@ -19,6 +19,7 @@ use crate::kernels::Kernels;
 use crate::launch::{Lane, Queue};
 use crate::matrix::{Matrix, has_wgmma};
 use crate::numerics::Numerics;
+use crate::prefill::Prefill;
 #[cfg(feature = "lab")]
 pub use lab::{MmqProduct, MmqVariant, Observed, Rate, Repacked};
 use minfer_ops::*;
@@ -36,6 +37,8 @@ pub struct CudaOptions {
     pub gpu: usize,
     /// Numerics profile; that of its kind, [`Numerics::of`], if left out.
     pub numerics: Option<Numerics>,
+    /// What takes prompts in the int8 profile; the profile's own kernel where this build has no such experiment.
+    pub prefill: Prefill,
 }
 
 /// A GPU that runs a decoder.
@@ -52,6 +55,9 @@ pub struct CudaDevice {
     /// Heads that the attention stage finishes itself.
     pending: Cell<Option<HeadsArgs>>,
     numerics: Numerics,
+    prefill: Prefill,
+    /// What takes prompts of matrices of which type, of those loaded.
+    prompt_kernels: Vec<(GgmlType, Prefill)>,
     kernels: Kernels,
     gpu: Gpu,
 }
@@ -63,7 +69,7 @@ struct Common {
     /// For any row; for a norm without a bias; for a row as it is.
     prepare_tiles: [Kernel; 3],
     prepare_bytes: Kernel,
-    prepare_byte_tiles: Kernel,
+    prepare_byte_tiles: [Kernel; 3],
     norm_rows: Kernel,
     rope_angles: Kernel,
     /// Of a cache of f16, and of any types.
@@ -241,7 +247,11 @@ impl CudaDevice {
                 get("rows", "prepare_tiles_plain")?,
             ],
             prepare_bytes: get("rows", "prepare_bytes")?,
-            prepare_byte_tiles: get("rows", "prepare_byte_tiles")?,
+            prepare_byte_tiles: [
+                get("rows", "prepare_byte_tiles")?,
+                get("rows", "prepare_byte_tiles_rms")?,
+                get("rows", "prepare_byte_tiles_plain")?,
+            ],
             norm_rows: get("rows", "norm_rows")?,
             rope_angles: get("heads", "rope_angles")?,
             finish_heads: get("heads", "finish_heads")?,
@@ -288,6 +298,8 @@ impl CudaDevice {
             gated: Cell::new(0),
             pending: Cell::new(None),
             numerics: options.numerics.unwrap_or(Numerics::of(gpu.info.capability)),
+            prefill: options.prefill,
+            prompt_kernels: Vec::new(),
             kernels,
             gpu,
         })
@@ -310,6 +322,14 @@ impl CudaDevice {
     /// Its numerics profile.
     pub fn numerics(&self) -> Numerics {
         self.numerics
+    }
+
+    /// What takes prompts of a matrix with tuned kernels.
+    fn prefill_of(&self, weight: &Weight) -> Prefill {
+        match self.numerics {
+            Numerics::F16 => Prefill::Auto,
+            Numerics::Int8 => self.prefill.of(self.gpu.info.capability, weight.ty, weight.cols),
+        }
     }
 
     /// Steps that were replayed as a graph so far.
@@ -383,7 +403,7 @@ impl Device for CudaDevice {
     }
 
     fn memory(&self, holdings: &[Holding<'_>], reserve: &Reserve) -> Result<Memory, DeviceError> {
-        plan::memory(holdings, reserve)
+        plan::memory(holdings, reserve, |weight| self.prefill_of(weight).is_experiment())
     }
 
     fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {

@@ -80,6 +80,13 @@ pub(crate) fn has_codes(ty: GgmlType) -> bool {
     unit_type(ty) != GgmlType::F16
 }
 
+/// Whether scales of a type's groups are integers times a number of the row, `INTEGER` of the kernels' types: its inputs as
+/// bytes have one scale for 256 values.
+pub(crate) fn has_integer_scales(ty: GgmlType) -> bool {
+    use GgmlType::{IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
+    matches!(ty, Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS)
+}
+
 /// The type whose units, and whose kernels, matrices of a tuned type have.
 pub(crate) fn unit_type(ty: GgmlType) -> GgmlType {
     if ty == GgmlType::BF16 { GgmlType::F16 } else { ty }

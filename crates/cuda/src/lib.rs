@@ -34,12 +34,12 @@
 //! As `f16`, but for products on tuned kernels of types with codes. Stages with a matrix that has none, F16 and BF16 among
 //! them, are as in `f16`, and so is a feed-forward stage that reads attention's normed input.
 //!
-//! - The input is bytes under a scale for every 32 values: the largest magnitude over 127. The factor of a root mean
-//!   square norm without bias is applied to the product.
-//! - Sums of codes times bytes over a group of the weight's type (16 or 32 columns) are integers. What follows is single
-//!   precision: a segment of K is one chain of `fma(a, s·Σ, sum)` over its groups, ascending, with the scales of input and
-//!   weights, and for types with minima one more term behind every 256 columns, whose sum is two `m16n8k8` steps of tf32
-//!   (`csrc/qt16/integer.cuh`). Segments are added in ascending order.
+//! - The input is bytes under a scale: the largest magnitude over 127, of 256 values where a matrix that reads it is of a type
+//!   whose scales are integers times a number of the row (Q2_K to Q6_K, IQ4_XS), else of 32. The factor of a root mean square
+//!   norm without bias is applied to the product.
+//! - Sums of codes times bytes over a group of the weight's type (16 or 32 columns) are integers, and those of integer scales
+//!   times such sums over 256 columns. What follows is single precision: a segment of K is one chain, over its units of 256
+//!   columns or over its groups, ascending (`csrc/qt16/integer.cuh`). Segments are added in ascending order.
 //!
 //! So the bits of a token's keys, values and logits do not depend on the other tokens of a step, and a prompt that is
 //! fed whole, in pieces or token by token gives the same. No sum uses float atomics.
@@ -59,6 +59,7 @@ mod launch;
 #[cfg(feature = "cuda")]
 mod matrix;
 mod numerics;
+mod prefill;
 #[cfg(any(feature = "lab", all(test, feature = "cuda")))]
 mod qt16;
 #[cfg(all(test, feature = "cuda"))]
@@ -75,6 +76,7 @@ pub use kernels::NVCC;
 #[cfg(feature = "cuda")]
 pub use kernels::{ARCHS, KERNEL_TYPES, module};
 pub use numerics::Numerics;
+pub use prefill::Prefill;
 
 /// Number of the K segments of a product with `k` columns: part of the profile, so a function of `k` alone. With K in
 /// units of 256, segment `s` begins at unit `s · units / k_segments(k)`, rounded down.

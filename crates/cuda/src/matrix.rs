@@ -2,6 +2,8 @@
 
 mod byte_tiles;
 mod few;
+#[cfg(feature = "lab")]
+pub(crate) mod mmq;
 mod tiles;
 
 #[cfg(test)]
@@ -11,9 +13,11 @@ pub(crate) use tiles::has_wgmma;
 use crate::args::{Address, BoundArgs, DecodeMatrix, EmbedArgs, Finish, MatmulArgs, RepackArgs, at};
 use crate::driver::{Buffer, Kernel, Shape};
 use crate::k_segments;
-use crate::kernels::{Kernels, QT16_TYPES, has_codes, name_of, unit_type};
+use crate::kernels::{Kernels, QT16_TYPES, has_codes, has_integer_scales, name_of, unit_type};
 use crate::launch::Lane;
 use crate::numerics::Numerics;
+#[cfg(feature = "lab")]
+use crate::prefill::Prefill;
 use minfer_ops::{DeviceError, GgmlType, Weight};
 
 /// Tokens up to which a product takes the kernel for few.
@@ -39,6 +43,9 @@ pub(crate) enum Form {
     Bytes,
     /// The same as tiles of [`TILE_TOKENS`] rows.
     ByteTiles,
+    /// Bytes with scales by groups, of experiments: [`mmq::Groups`].
+    #[cfg(feature = "lab")]
+    Groups,
 }
 
 impl Form {
@@ -62,6 +69,8 @@ pub(crate) struct Input {
     pub(crate) stride: usize,
     pub(crate) rows: usize,
     pub(crate) form: Form,
+    /// Of bytes: whether 256 values have one scale, and not 32.
+    pub(crate) together: bool,
     pub(crate) spare: Spare,
 }
 
@@ -126,6 +135,9 @@ pub(crate) struct Matrix {
     bytes: Option<[Kernel; 2]>,
     /// The same with tiles of tokens, if a multiprocessor has the memory for it.
     byte_tiled: Option<byte_tiles::Kernels>,
+    /// What prompts take instead, if it was asked for.
+    #[cfg(feature = "lab")]
+    experiment: Option<mmq::Experiment>,
     embed: Kernel,
 }
 
@@ -186,6 +198,8 @@ impl Matrix {
             tiled: None,
             bytes: None,
             byte_tiled: None,
+            #[cfg(feature = "lab")]
+            experiment: None,
             embed: kernels.get("weights", &format!("embed_{name}"))?,
         })
     }
@@ -228,8 +242,23 @@ impl Matrix {
                 Numerics::Int8 if codes => byte_tiles::load(lane.gpu, kernels, self.ty, name, unit_bytes)?,
                 _ => None,
             },
+            #[cfg(feature = "lab")]
+            experiment: None,
             ..*self
         }))
+    }
+
+    /// Lets prompts take what `prefill` is for it, as it lies in the file: `original`.
+    #[cfg(feature = "lab")]
+    pub(crate) fn experiment(
+        &mut self,
+        lane: Lane<'_>,
+        kernels: &Kernels,
+        prefill: Prefill,
+        original: Matrix,
+    ) -> Result<(), DeviceError> {
+        self.experiment = mmq::Experiment::of(lane.gpu, kernels, prefill, self.ty, original.data)?;
+        Ok(())
     }
 
     /// The matrix as the kernel for one token takes it whose input has this form, its result at `out`; `None` in another
@@ -367,6 +396,16 @@ impl Matrix {
             Form::Tiles | Form::ByteTiles => {
                 return tile_products(lane, &[(self, bias, output)], input, None);
             }
+            #[cfg(feature = "lab")]
+            Form::Groups => {
+                let Some(experiment) = &self.experiment else {
+                    return Err(DeviceError::Fault("an experiment that was not loaded".into()));
+                };
+                let (kernel, shape, args) =
+                    experiment.product(lane.gpu, [self.rows, self.cols], input, bias, output)?;
+                // SAFETY: the matrix is as loaded, the input has room for whole tiles, the output `input.rows` rows.
+                return unsafe { lane.enqueue(kernel, shape, &args) };
+            }
             Form::Fragments => self.products,
             Form::Bytes => self.bytes,
         };
@@ -413,8 +452,17 @@ impl Matrix {
     }
 }
 
+/// Whether rows of bytes for all of `matrices` have one scale for 256 values: if it is so for one of them.
+pub(crate) fn together<'a>(mut matrices: impl Iterator<Item = &'a Matrix>) -> bool {
+    matrices.any(|matrix| has_integer_scales(matrix.ty))
+}
+
 /// The form of `rows` rows that products with all of `matrices` take: bytes, tiles, or both, if they all take these.
 pub(crate) fn form_for<'a>(rows: usize, matrices: impl Iterator<Item = &'a Matrix> + Clone) -> Form {
+    #[cfg(feature = "lab")]
+    if rows >= byte_tiles::MANY && matrices.clone().all(|matrix| matrix.experiment.is_some()) {
+        return Form::Groups;
+    }
     if matrices.clone().all(|matrix| matrix.takes_byte_tiles(rows)) {
         Form::ByteTiles
     } else if matrices.clone().all(Matrix::takes_bytes) {

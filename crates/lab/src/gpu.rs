@@ -93,7 +93,7 @@ fn on_gpu(gpu: usize, proofs: &mut Vec<Proof>) -> Result<Option<String>> {
 /// Compare variants of one product of Q4_K with many tokens, by interleaved pairs
 ///
 /// The experiment of unrolling the loop over groups: with nibbles unpacked in shared memory (wide), which leaves room for
-/// fewer blocks, and packed (nb); and the int8 profile's own kernel (nb2). TFLOP/s.
+/// fewer blocks, and packed (nb); what was tried with nb besides; and the int8 profile's own kernel (nb2). TFLOP/s.
 #[cfg(feature = "cuda")]
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  minfer-lab mmq\n  minfer-lab mmq --first nb --second nb2 --tokens 512")]
@@ -127,7 +127,9 @@ pub(crate) struct MmqArgs {
 #[cfg(feature = "cuda")]
 impl MmqArgs {
     pub(crate) fn run(self) -> Result<String> {
-        use minfer_cuda::{CudaDevice, CudaOptions, MmqVariant::*};
+        use minfer_cuda::MmqVariant::{Ahead, Integers, Least, Of};
+        use minfer_cuda::Prefill::{Nb, Nb2, NbUnrolled, Wide, WideUnrolled};
+        use minfer_cuda::{CudaDevice, CudaOptions};
         let device = CudaDevice::new(&CudaOptions { gpu: self.gpu, ..CudaOptions::default() })?;
         let [rows, cols, tokens] = [self.rows, self.cols, self.tokens].map(|n| n as usize);
         let product = device.mmq_random(rows, cols, tokens)?;
@@ -143,11 +145,14 @@ impl MmqArgs {
                 vec![(named(first)?, named(second)?, blocks)]
             }
             _ => vec![
-                (Wide, WideUnrolled, 1),
-                (Nb, NbUnrolled, 1),
-                (Nb, NbUnrolled, 2),
-                (WideUnrolled, NbUnrolled, 0),
-                (NbUnrolled, Nb2, 0),
+                (Of(Wide), Of(WideUnrolled), 1),
+                (Of(Nb), Of(NbUnrolled), 1),
+                (Of(Nb), Of(NbUnrolled), 2),
+                (Of(WideUnrolled), Of(NbUnrolled), 0),
+                (Of(NbUnrolled), Ahead, 0),
+                (Of(NbUnrolled), Least, 0),
+                (Of(NbUnrolled), Integers, 0),
+                (Of(NbUnrolled), Of(Nb2), 0),
             ],
         };
         let mut text = format!("{}\n\n{}\n", device.info().name, Verdict::HEAD);

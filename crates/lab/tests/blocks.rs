@@ -17,14 +17,14 @@ fn of(name: &str, arch: &str, threads: u32, dynamic: u32) -> (u32, u32, u32, u32
 #[test]
 fn packed_nibbles_leave_room_for_a_second_block() {
     for arch in ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120", "sm_121"] {
-        for name in ["mmq_nb", "mmq_nb_unrolled"] {
+        for name in ["mmq_nb_q4_k", "mmq_nb_unrolled_q4_k"] {
             let (registers, spills, shared, blocks) = of(name, arch, 256, 0);
             assert!(registers <= 128 && spills == 0 && shared <= 45_056, "{name}.{arch}");
             assert_eq!(blocks, 2, "{name}.{arch}");
         }
     }
     for arch in ["sm_86", "sm_89", "sm_120", "sm_121"] {
-        for name in ["mmq_wide", "mmq_wide_unrolled"] {
+        for name in ["mmq_wide_q4_k", "mmq_wide_unrolled_q4_k"] {
             assert_eq!(of(name, arch, 256, 61_440).3, 1, "{name}.{arch}");
         }
     }
@@ -34,7 +34,7 @@ fn packed_nibbles_leave_room_for_a_second_block() {
 #[test]
 fn tiles_of_bytes_share_a_multiprocessor() {
     for name in ["matmul_byte_tiles_q4_k_n64", "matmul_byte_tiles_q4_k_n64_gated"] {
-        assert_eq!(of(name, "sm_90a", 128, 99_328).3, 2, "{name}");
-        assert_eq!(of(name, "sm_121", 128, 99_328).3, 1, "{name}");
+        assert_eq!(of(name, "sm_90a", 128, 88_576).3, 2, "{name}");
+        assert_eq!(of(name, "sm_121", 128, 88_576).3, 1, "{name}");
     }
 }

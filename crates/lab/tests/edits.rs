@@ -53,22 +53,22 @@ const TWO_BLOCKS: &str = "__launch_bounds__(mmq::THREADS, 2)";
 #[test]
 fn the_sources_are_as_the_ledger_says() {
     let built = edited(TWO_BLOCKS, TWO_BLOCKS);
-    assert!(built.contains_key("mmq_nb_unrolled.sm_90a"), "{built:?}");
+    assert!(built.contains_key("mmq_nb_unrolled_q4_k.sm_90a"), "{built:?}");
     assert_eq!(complaints(&built), [""; 0]);
 }
 
 #[test]
 fn an_edit_that_spills_is_found() {
     let built = edited(TWO_BLOCKS, "__launch_bounds__(mmq::THREADS, 4)");
-    let Resources { spills, .. } = built["mmq_nb_unrolled.sm_90a"];
+    let Resources { spills, .. } = built["mmq_nb_unrolled_q4_k.sm_90a"];
     assert!(spills > 0, "the edit does not spill");
-    assert!(complaints(&built).iter().any(|text| text.starts_with("mmq_nb_unrolled.sm_90a")));
+    assert!(complaints(&built).iter().any(|text| text.starts_with("mmq_nb_unrolled_q4_k.sm_90a")));
 }
 
 #[test]
 fn an_edit_that_loses_the_second_block_is_found() {
     let built = edited(TWO_BLOCKS, "__launch_bounds__(mmq::THREADS, 1)");
-    let Resources { registers, .. } = built["mmq_nb_unrolled.sm_90a"];
+    let Resources { registers, .. } = built["mmq_nb_unrolled_q4_k.sm_90a"];
     assert!(registers > 128, "the edit keeps two blocks");
-    assert!(complaints(&built).iter().any(|text| text.starts_with("mmq_nb_unrolled.sm_90a")));
+    assert!(complaints(&built).iter().any(|text| text.starts_with("mmq_nb_unrolled_q4_k.sm_90a")));
 }

@@ -26,6 +26,9 @@ pub enum DeviceChoice {
         gpu: usize,
         /// Its numerics profile; that of its kind if left out, `minfer_cuda::Numerics::of`.
         numerics: Option<GpuNumerics>,
+        /// What takes prompts in the int8 profile.
+        #[cfg(feature = "cuda")]
+        prefill: minfer_cuda::Prefill,
     },
 }
 
@@ -34,7 +37,7 @@ pub enum DeviceChoice {
 pub enum GpuNumerics {
     /// Inputs of products in half precision.
     F16,
-    /// Inputs of products as bytes under a scale for every 32 values.
+    /// Inputs of products as bytes under a scale for every 256 values (K-quants, IQ4_XS) or 32 (other types).
     Int8,
 }
 
@@ -179,12 +182,12 @@ pub fn load_model(
             tracing::info!("the CPU runs the model: {}", why.unwrap_or_default());
         }
         #[cfg(feature = "cuda")]
-        DeviceChoice::Cuda { gpu, numerics } => {
+        DeviceChoice::Cuda { gpu, numerics, prefill } => {
             let numerics = numerics.map(|numerics| match numerics {
                 GpuNumerics::F16 => minfer_cuda::Numerics::F16,
                 GpuNumerics::Int8 => minfer_cuda::Numerics::Int8,
             });
-            return load_cuda(gguf, CudaOptions { gpu, numerics }, options, progress);
+            return load_cuda(gguf, CudaOptions { gpu, numerics, prefill }, options, progress);
         }
         #[cfg(not(feature = "cuda"))]
         DeviceChoice::Cuda { .. } => return Err(Error::Gpu(gpu_unavailable().unwrap_or_default())),

@@ -1,15 +1,36 @@
-// Products of Q4_K, as it lies in the file, with many tokens as bytes, for one question: what does unrolling the loop over
-// the groups of a tile bring with one and with two blocks a multiprocessor?
+// Products of Q4_K and Q4_1, as they lie in the file, with many tokens as bytes, for questions that the campaign's pages ask:
+// what does unrolling the loop over the groups of a tile bring with one and with two blocks a multiprocessor, and what do
+// the variants of `How`?
 //
 // A block of 256 threads has 128 rows × 64 tokens, and goes over K in tiles of eight groups of 32. *nb* keeps the rows'
 // nibbles packed and unpacks them where they are used: 45,056 B of shared memory, so two blocks share a multiprocessor with
-// 100 KB. *wide* unpacks them into bytes there: 61,440 B, one block. Both have each of them with the loop rolled and unrolled,
-// and all four have the same sums in the same order.
-#include "../common.cuh"
+// 100 KB; K must be whole tiles. *wide* unpacks them into bytes there: 61,440 B, one block, any K. Both have each of them with
+// the loop rolled and unrolled, and all four have the same sums in the same order.
+#include "../matmul.cuh"
+#include "../qt16/integer.cuh"
 
 namespace mmq {
 
-constexpr int ROWS = 128, TOKENS = 64, GROUP = 32, GROUPS = 8, K = GROUP * GROUPS, BLOCK = 144, THREADS = 256;
+// Whether the groups of whole tiles are counted too: parts before Hopper have too few registers without it.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool COUNTED = true;
+#else
+constexpr bool COUNTED = false;
+#endif
+
+constexpr int ROWS = 128, TOKENS = 64, GROUP = 32, GROUPS = 8, K = GROUP * GROUPS, THREADS = 256;
+
+// How a group becomes part of the result.
+enum class How {
+    // Scale and minimum of the row, for each group, in floats.
+    Each,
+    // The same; raw words are read a pair of groups ahead.
+    Ahead,
+    // Minima of a tile are a step of their own, its operands the sums of the tokens' groups.
+    Least,
+    // All scales of a token in a tile are one, so that those of the row's groups stay integers until its end.
+    Integers,
+};
 
 // Of a token's group: its scale, and the scale times the sum of its bytes. Of a row's: scale, and minimum negated.
 struct QuantizeArgs {
@@ -25,11 +46,16 @@ struct Args {
     const uint8_t* w;  // [rows][cols / 256] blocks
     const int8_t* q;
     const float2* scales;
-    float* out;  // [tokens][rows]
+    const float* bias;  // [rows], or null
+    float* out;         // [tokens][out_stride]
     int rows;
     int cols;
     int tokens;
     int padded;
+    int out_stride;
+    int finish;
+    float factor;
+    float soft_cap;
 };
 
 // Tokens: [group][token][32 bytes], the two halves of a token exchanged for every other four, so that eight rows of a
@@ -49,6 +75,11 @@ struct Shared {
 };
 static_assert(sizeof(Shared<true>) == 45056, "what fits twice into 100 KB");
 
+// The same where scales, or minima, are integers times a number of the row's block.
+struct SharedOfIntegers : Shared<true> {
+    float2 of_blocks[ROWS];
+};
+
 // The scale and the minimum of group j of a block, integers of six bits.
 __device__ __forceinline__ void integers(int& scale, int& minimum, const uint8_t* packed, int j) {
     if (j < 4) {
@@ -60,68 +91,123 @@ __device__ __forceinline__ void integers(int& scale, int& minimum, const uint8_t
     }
 }
 
-// Tile `tile` of K into shared memory.
-template <bool PACKED>
-__device__ __forceinline__ void stage(Shared<PACKED>& shared, const Args& a, int tile) {
+// Blocks of 256 values, nibbles as those of groups 2p and 2p + 1 in 32 bytes.
+struct OfQ4K {
+    static constexpr bool WHOLE_TILES = true;
+    __device__ __forceinline__ static size_t row_bytes(int cols) { return static_cast<size_t>(cols / K) * 144; }
+    __device__ __forceinline__ static uint4 nibbles(const uint8_t* row, int tile, int chunk) {
+        return *reinterpret_cast<const uint4*>(row + tile * 144 + 16 + chunk * 16);
+    }
+    // Group and half of it that the lower nibbles of a chunk of 16 bytes are, and the upper ones; and back.
+    __device__ __forceinline__ static int group_of(int chunk, int upper) { return chunk / 2 * 2 + upper; }
+    __device__ __forceinline__ static int half_of(int chunk, int) { return chunk % 2; }
+    __device__ __forceinline__ static int chunk_of(int group, int half) { return group / 2 * 2 + half; }
+    __device__ __forceinline__ static bool upper(int group, int) { return group % 2; }
+
+    template <How HOW>
+    __device__ __forceinline__ static float2 scales(const uint8_t* row, int tile, int group) {
+        const uint8_t* block = row + tile * 144;
+        const float2 d = of_block(row, tile);
+        int scale, minimum;
+        integers(scale, minimum, block + 4, group);
+        const float s = static_cast<float>(scale), m = static_cast<float>(minimum);
+        return make_float2(HOW == How::Integers ? __int_as_float(scale) : d.x * s, HOW == How::Least ? m : d.y * m);
+    }
+    // What integers are times: the scale, and minus the minimum.
+    __device__ __forceinline__ static float2 of_block(const uint8_t* row, int tile) {
+        const half2 d = *reinterpret_cast<const half2*>(row + tile * 144);
+        return make_float2(__low2float(d), -__high2float(d));
+    }
+};
+
+// Blocks of 32 values: {d, m, 16 bytes with values i and i + 16}.
+struct OfQ4_1 {
+    static constexpr bool WHOLE_TILES = false;
+    __device__ __forceinline__ static size_t row_bytes(int cols) { return static_cast<size_t>(cols / GROUP) * 20; }
+    __device__ __forceinline__ static uint4 nibbles(const uint8_t* row, int tile, int chunk) {
+        const uint32_t* from = reinterpret_cast<const uint32_t*>(row + (tile * GROUPS + chunk) * 20 + 4);
+        return make_uint4(from[0], from[1], from[2], from[3]);
+    }
+    __device__ __forceinline__ static int group_of(int chunk, int) { return chunk; }
+    __device__ __forceinline__ static int half_of(int, int upper) { return upper; }
+    __device__ __forceinline__ static int chunk_of(int group, int) { return group; }
+    __device__ __forceinline__ static bool upper(int, int half) { return half; }
+
+    template <How HOW>
+    __device__ __forceinline__ static float2 scales(const uint8_t* row, int tile, int group) {
+        const half2 d = *reinterpret_cast<const half2*>(row + (tile * GROUPS + group) * 20);
+        return make_float2(__low2float(d), __high2float(d));
+    }
+};
+
+// Tile `tile` of K into shared memory, its first `groups` groups.
+template <class F, bool PACKED, How HOW, class S>
+__device__ __forceinline__ void stage(S& shared, const Args& a, int tile, int groups) {
     const int row0 = blockIdx.x * ROWS, token0 = blockIdx.y * TOKENS, thread = threadIdx.x;
 #pragma unroll 1
     for (int i = thread; i < TOKENS * K / 16; i += THREADS) {
         const int token = i / (K / 16), chunk = i % (K / 16);
         const int8_t* from = a.q + static_cast<size_t>(token0 + token) * a.cols + tile * K + chunk * 16;
-        *reinterpret_cast<uint4*>(shared.a + bytes_at(TOKENS, chunk / 2, token, chunk % 2)) =
-            *reinterpret_cast<const uint4*>(from);
+        if (chunk / 2 < groups) {
+            *reinterpret_cast<uint4*>(shared.a + bytes_at(TOKENS, chunk / 2, token, chunk % 2)) =
+                *reinterpret_cast<const uint4*>(from);
+        }
     }
-    const size_t row_bytes = static_cast<size_t>(a.cols / K) * BLOCK;
-    auto block_of = [&](int row) {
-        // The last row stands for those beyond it, whose sums are dropped.
-        return a.w + min(row0 + row, a.rows - 1) * row_bytes + static_cast<size_t>(tile) * BLOCK;
-    };
+    const size_t row_bytes = F::row_bytes(a.cols);
+    // The last row stands for those beyond it, whose sums are dropped.
+    auto row_of = [&](int row) { return a.w + min(row0 + row, a.rows - 1) * row_bytes; };
 #pragma unroll 4
     for (int i = thread; i < ROWS * 8; i += THREADS) {
         const int row = i / 8, chunk = i % 8;
-        const uint4 v = *reinterpret_cast<const uint4*>(block_of(row) + 16 + chunk * 16);
+        if (chunk >= groups) continue;
+        const uint4 v = F::nibbles(row_of(row), tile, chunk);
         if constexpr (PACKED) {
             *reinterpret_cast<uint4*>(shared.b + nibbles_at(row, chunk)) = v;
         } else {
-            // Lower nibbles are one group, upper ones the next.
             constexpr uint32_t mask = 0x0f0f0f0f;
             const uint4 low = make_uint4(v.x & mask, v.y & mask, v.z & mask, v.w & mask);
             const uint4 high = make_uint4(v.x >> 4 & mask, v.y >> 4 & mask, v.z >> 4 & mask, v.w >> 4 & mask);
-            *reinterpret_cast<uint4*>(shared.b + bytes_at(ROWS, chunk / 2 * 2, row, chunk % 2)) = low;
-            *reinterpret_cast<uint4*>(shared.b + bytes_at(ROWS, chunk / 2 * 2 + 1, row, chunk % 2)) = high;
+            auto to = [&](int upper) {
+                return shared.b + bytes_at(ROWS, F::group_of(chunk, upper), row, F::half_of(chunk, upper));
+            };
+            *reinterpret_cast<uint4*>(to(0)) = low;
+            *reinterpret_cast<uint4*>(to(1)) = high;
         }
     }
 #pragma unroll 1
     for (int i = thread; i < ROWS * GROUPS; i += THREADS) {
         const int row = i / GROUPS, group = i % GROUPS;
-        const uint8_t* block = block_of(row);
-        const half2 d = *reinterpret_cast<const half2*>(block);
-        int scale, minimum;
-        integers(scale, minimum, block + 4, group);
-        shared.of_rows[group][row] = make_float2(__low2float(d) * static_cast<float>(scale),
-                                                 -(__high2float(d) * static_cast<float>(minimum)));
+        if (group < groups) shared.of_rows[group][row] = F::template scales<HOW>(row_of(row), tile, group);
+    }
+    if constexpr (HOW == How::Least || HOW == How::Integers) {
+        if (thread < ROWS) shared.of_blocks[thread] = F::of_block(row_of(thread), tile);
     }
 #pragma unroll 1
-    for (int i = thread; i < GROUPS * TOKENS; i += THREADS) {
+    for (int i = thread; i < groups * TOKENS; i += THREADS) {
         const int group = i / TOKENS, token = i % TOKENS;
         shared.of_tokens[group][token] = a.scales[static_cast<size_t>(tile * GROUPS + group) * a.padded + token0 + token];
     }
 }
 
+// A raw word of half a group of a row.
+template <class F, class S>
+__device__ __forceinline__ uint32_t raw_word(const S& shared, int row, int lane, int group, int half) {
+    return *reinterpret_cast<const uint32_t*>(shared.b + nibbles_at(row, F::chunk_of(group, half)) + lane % 4 * 4);
+}
+
 // B fragments of a group, of the warp's two times eight rows.
-template <bool PACKED>
-__device__ __forceinline__ void rows_of(uint32_t (&b)[2][2], const Shared<PACKED>& shared, int row0, int lane, int group) {
+template <class F, bool PACKED, class S>
+__device__ __forceinline__ void rows_of(uint32_t (&b)[2][2], const S& shared, int row0, int lane, int group) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
         const int row = row0 + 8 * n + lane / 4;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int at = lane % 4 * 4;
             if constexpr (PACKED) {
-                const uint32_t v = *reinterpret_cast<const uint32_t*>(shared.b + nibbles_at(row, group / 2 * 2 + half) + at);
-                b[n][half] = (group % 2 ? v >> 4 : v) & 0x0f0f0f0f;
+                const uint32_t v = raw_word<F>(shared, row, lane, group, half);
+                b[n][half] = (F::upper(group, half) ? v >> 4 : v) & 0x0f0f0f0f;
             } else {
-                b[n][half] = *reinterpret_cast<const uint32_t*>(shared.b + bytes_at(ROWS, group, row, half) + at);
+                b[n][half] = *reinterpret_cast<const uint32_t*>(shared.b + bytes_at(ROWS, group, row, half) + lane % 4 * 4);
             }
         }
     }
@@ -134,19 +220,53 @@ __device__ __forceinline__ void multiply(int (&d)[4], const uint32_t (&a)[4], ui
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
 }
 
-template <bool PACKED, bool UNROLL>
-__device__ __forceinline__ void body(Shared<PACKED>& shared, const Args& a) {
+// What tf32 has of a number.
+__device__ __forceinline__ float tf32_of(float v) {
+    uint32_t t;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(t) : "f"(v));
+    return __uint_as_float(t);
+}
+
+// D += A · B: 16×8 (row) by 8×8 (column) of tf32.
+__device__ __forceinline__ void multiply_tf32(float (&d)[4], const float (&a)[4], float b0, float b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+          "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+
+template <class F, bool PACKED, bool UNROLL, How HOW, class S>
+__device__ __forceinline__ void body(S& shared, const Args& a) {
     grid_wait();
     constexpr int MT = TOKENS / 16;
+    constexpr bool INTEGERS = HOW == How::Integers, LEAST = HOW == How::Least, AHEAD = HOW == How::Ahead;
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, row0 = threadIdx.x / WARP * 16;
     float acc[MT][2][4] = {};
+    int whole[MT][2][4];
+    // Raw words of the next pair of groups.
+    uint32_t ahead[2][2];
+    auto read_ahead = [&](int j, int half) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) ahead[half][n] = raw_word<F>(shared, row0 + 8 * n + lane / 4, lane, j, half);
+    };
     auto group = [&](int j) {
         uint32_t x[MT][4], b[2][2];
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
             ldmatrix_x4(x[m], shared.a + bytes_at(TOKENS, j, 16 * m + lane % 16, lane / 16));
         }
-        rows_of<PACKED>(b, shared, row0, lane, j);
+        if constexpr (AHEAD) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+#pragma unroll
+                for (int n = 0; n < 2; ++n) {
+                    b[n][half] = (F::upper(j, half) ? ahead[half][n] >> 4 : ahead[half][n]) & 0x0f0f0f0f;
+                }
+                if (j % 2 == 1 && j + 1 < GROUPS) read_ahead(j + 1, half);
+            }
+        } else {
+            rows_of<F, PACKED>(b, shared, row0, lane, j);
+        }
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
             // Scales and minima of rows 2t and 2t + 1.
@@ -160,25 +280,72 @@ __device__ __forceinline__ void body(Shared<PACKED>& shared, const Args& a) {
                 for (int e = 0; e < 4; ++e) {
                     const float scale = e % 2 ? of_rows.z : of_rows.x, minimum = e % 2 ? of_rows.w : of_rows.y;
                     const float2 token = of_tokens[e / 2];
-                    const float v = scale * static_cast<float>(d[e]);
-                    acc[m][n][e] = fmaf(minimum, token.y, fmaf(token.x, v, acc[m][n][e]));
+                    float& sum = acc[m][n][e];
+                    if constexpr (INTEGERS) {
+                        whole[m][n][e] = (j ? whole[m][n][e] : 0) + __float_as_int(scale) * d[e];
+                    } else {
+                        sum = fmaf(token.x, scale * static_cast<float>(d[e]), sum);
+                    }
+                    if (!LEAST) sum = fmaf(minimum, token.y, sum);
                 }
             }
         }
     };
+    // Behind the groups of a tile, of those that leave something for it.
+    auto finish_tile = [&](const auto& shared) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+            const float4 of_blocks = *reinterpret_cast<const float4*>(&shared.of_blocks[row0 + 8 * n + 2 * t]);
+            const float b0 = LEAST ? shared.of_rows[t][row0 + 8 * n + g].y : 0.0f;
+            const float b1 = LEAST ? shared.of_rows[t + 4][row0 + 8 * n + g].y : 0.0f;
+#pragma unroll
+            for (int m = 0; m < MT; ++m) {
+                float d[4] = {}, most[4], rest[4];
+#pragma unroll
+                for (int i = 0; LEAST && i < 4; ++i) {
+                    const float sum = shared.of_tokens[t + i / 2 * 4][16 * m + g + i % 2 * 8].y;
+                    most[i] = tf32_of(sum);
+                    rest[i] = tf32_of(sum - most[i]);
+                }
+                if (LEAST) {
+                    multiply_tf32(d, most, b0, b1);
+                    multiply_tf32(d, rest, b0, b1);
+                }
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    float& sum = acc[m][n][e];
+                    if (LEAST) sum = fmaf(e % 2 ? of_blocks.w : of_blocks.y, d[e], sum);
+                    if (INTEGERS) {
+                        const float v = (e % 2 ? of_blocks.z : of_blocks.x) * static_cast<float>(whole[m][n][e]);
+                        sum = fmaf(shared.of_tokens[0][16 * m + g + e / 2 * 8].x, v, sum);
+                    }
+                }
+            }
+        }
+    };
+    const int all = a.cols / GROUP;
 #pragma unroll 1
-    for (int tile = 0; tile < a.cols / K; ++tile) {
+    for (int tile = 0; tile < (all + GROUPS - 1) / GROUPS; ++tile) {
+        const int groups = F::WHOLE_TILES && !COUNTED ? GROUPS : min(GROUPS, all - tile * GROUPS);
         __syncthreads();
-        stage<PACKED>(shared, a, tile);
+        stage<F, PACKED, HOW>(shared, a, tile, groups);
         __syncthreads();
+        if constexpr (AHEAD) {
+            read_ahead(0, 0);
+            read_ahead(0, 1);
+        }
         if constexpr (UNROLL) {
 #pragma unroll
-            for (int j = 0; j < GROUPS; ++j) group(j);
+            for (int j = 0; j < GROUPS; ++j) {
+                if (j < groups) group(j);
+            }
         } else {
 #pragma unroll 1
-            for (int j = 0; j < GROUPS; ++j) group(j);
+            for (int j = 0; j < groups; ++j) group(j);
         }
+        if constexpr (LEAST || INTEGERS) finish_tile(shared);
     }
+    const Finish finish = static_cast<Finish>(a.finish);
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
 #pragma unroll
@@ -187,7 +354,10 @@ __device__ __forceinline__ void body(Shared<PACKED>& shared, const Args& a) {
             for (int e = 0; e < 4; ++e) {
                 const int token = blockIdx.y * TOKENS + 16 * m + g + e / 2 * 8;
                 const int row = blockIdx.x * ROWS + row0 + 8 * n + 2 * t + e % 2;
-                if (token < a.tokens && row < a.rows) a.out[static_cast<size_t>(token) * a.rows + row] = acc[m][n][e];
+                if (token >= a.tokens || row >= a.rows) continue;
+                float* out = a.out + static_cast<size_t>(token) * a.out_stride + row;
+                const float y = a.bias ? acc[m][n][e] + a.bias[row] : acc[m][n][e];
+                *out = finish_value(finish, y, a.factor, a.soft_cap, finish == Finish::Residual ? *out : 0.0f);
             }
         }
     }
@@ -195,15 +365,24 @@ __device__ __forceinline__ void body(Shared<PACKED>& shared, const Args& a) {
 
 }  // namespace mmq
 
-// A warp for each group of a token.
-extern "C" __global__ void __launch_bounds__(mmq::THREADS) mmq_quantize(const mmq::QuantizeArgs a) {
+namespace {
+// A warp for each group of a token; in `TOGETHER` the block's eight are 256 values of one, under one scale.
+template <bool TOGETHER>
+__device__ __forceinline__ void quantize(const mmq::QuantizeArgs& a) {
+    __shared__ float most[mmq::THREADS / WARP];
     grid_wait();
     const int lane = threadIdx.x % WARP, groups = a.cols / mmq::GROUP;
     const int at = blockIdx.x * (mmq::THREADS / WARP) + threadIdx.x / WARP, token = at / groups, group = at % groups;
-    if (token >= a.padded) return;
     const size_t place = static_cast<size_t>(token) * a.cols + group * mmq::GROUP + lane;
     const float x = token < a.tokens ? a.x[place] : 0.0f;
-    const float scale = warp_max(fabsf(x)) / 127.0f;
+    float largest = warp_max(fabsf(x));
+    if (TOGETHER) {
+        most[threadIdx.x / WARP] = largest;
+        __syncthreads();
+        for (int w = 0; w < mmq::THREADS / WARP; ++w) largest = fmaxf(largest, most[w]);
+    }
+    if (token >= a.padded) return;
+    const float scale = largest / 127.0f;
     const int q = scale > 0.0f ? __float2int_rn(x / scale) : 0;
     int sum = q;
 #pragma unroll
@@ -213,18 +392,32 @@ extern "C" __global__ void __launch_bounds__(mmq::THREADS) mmq_quantize(const mm
         a.scales[static_cast<size_t>(group) * a.padded + token] = make_float2(scale, scale * static_cast<float>(sum));
     }
 }
+}  // namespace
 
-#define NB(name, UNROLL) \
+extern "C" __global__ void __launch_bounds__(mmq::THREADS) mmq_quantize(const mmq::QuantizeArgs a) { quantize<false>(a); }
+extern "C" __global__ void __launch_bounds__(mmq::THREADS) mmq_quantize_together(const mmq::QuantizeArgs a) {
+    quantize<true>(a);
+}
+
+#define NB(name, Type, UNROLL, HOW, Memory) \
     extern "C" __global__ void __launch_bounds__(mmq::THREADS, 2) name(const mmq::Args a) { \
-        __shared__ mmq::Shared<true> shared; \
-        mmq::body<true, UNROLL>(shared, a); \
+        __shared__ Memory shared; \
+        mmq::body<mmq::Type, true, UNROLL, mmq::How::HOW>(shared, a); \
     }
-#define WIDE(name, UNROLL) \
+#define WIDE(name, Type, UNROLL) \
     extern "C" __global__ void __launch_bounds__(mmq::THREADS, 1) name(const mmq::Args a) { \
         extern __shared__ __align__(128) uint8_t memory[]; \
-        mmq::body<false, UNROLL>(*reinterpret_cast<mmq::Shared<false>*>(memory), a); \
+        mmq::body<mmq::Type, false, UNROLL, mmq::How::Each>(*reinterpret_cast<mmq::Shared<false>*>(memory), a); \
     }
-NB(mmq_nb, false)
-NB(mmq_nb_unrolled, true)
-WIDE(mmq_wide, false)
-WIDE(mmq_wide_unrolled, true)
+NB(mmq_nb_q4_k, OfQ4K, false, Each, mmq::Shared<true>)
+NB(mmq_nb_unrolled_q4_k, OfQ4K, true, Each, mmq::Shared<true>)
+NB(mmq_nb_q4_1, OfQ4_1, false, Each, mmq::Shared<true>)
+NB(mmq_nb_unrolled_q4_1, OfQ4_1, true, Each, mmq::Shared<true>)
+WIDE(mmq_wide_q4_k, OfQ4K, false)
+WIDE(mmq_wide_unrolled_q4_k, OfQ4K, true)
+WIDE(mmq_wide_q4_1, OfQ4_1, false)
+WIDE(mmq_wide_unrolled_q4_1, OfQ4_1, true)
+// nb, unrolled, and one thing more.
+NB(mmq_nb_ahead_q4_k, OfQ4K, true, Ahead, mmq::Shared<true>)
+NB(mmq_nb_least_q4_k, OfQ4K, true, Least, mmq::SharedOfIntegers)
+NB(mmq_nb_integers_q4_k, OfQ4K, true, Integers, mmq::SharedOfIntegers)

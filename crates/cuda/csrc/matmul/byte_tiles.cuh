@@ -2,10 +2,10 @@
 // 8 · NT tokens. Units of weights and tokens are copied into one of two stages while the other one is multiplied. A warp
 // has 32 of the rows: a slab's A fragments stay in registers while the tokens' B fragments pass.
 //
-// The four values of a step of 16 × 8 × 32 cost eight fused multiply-adds, which, with the step, are what these kernels wait
-// for. So sums begin at MAGIC, whose bits as an integer count like those of a float: one fused multiply-add makes s · Σ of
-// it, exactly rounded, where a conversion and a product would be two. Codes with a zero become signed, so that every sum
-// begins there.
+// What follows a step of 16 × 8 × 32 is what these kernels wait for. Where scales of groups are integers, its four values
+// cost four integer multiply-adds, and the rest is for 256 columns. Elsewhere they cost eight fused multiply-adds: sums begin
+// at MAGIC, whose bits as an integer count like those of a float, so that one of these makes s · Σ of it, exactly rounded,
+// where a conversion and a product would be two. Codes with a zero become signed, so that every sum begins at one number.
 #pragma once
 #include "../matmul.cuh"
 #include "../qt16.cuh"
@@ -45,13 +45,13 @@ constexpr int MT = 2, GROUPS = MT * WARPS;
 constexpr float MAGIC = 12582912.0f;
 constexpr int MAGIC_BITS = 0x4b400000;
 
-// D = A · B + MAGIC_BITS of codes as they are, or signed.
-template <bool SIGNED>
+// D = A · B + BEGIN of codes as they are, or signed; of half as many, from zero.
+template <bool SIGNED, int BEGIN>
 __device__ __forceinline__ void multiply_k32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #define MINFER_STEP(TYPE) \
     asm("mma.sync.aligned.m16n8k32.row.col.s32." TYPE ".s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};" \
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(MAGIC_BITS))
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(BEGIN))
     if (SIGNED) {
         MINFER_STEP("s8");
     } else {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void multiply_k16(int (&d)[4], uint32_t a0, uint32_t 
 #define MINFER_STEP(TYPE) \
     asm("mma.sync.aligned.m16n8k16.row.col.s32." TYPE ".s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};" \
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) \
-        : "r"(a0), "r"(a1), "r"(b), "r"(MAGIC_BITS))
+        : "r"(a0), "r"(a1), "r"(b), "r"(0))
     if (SIGNED) {
         MINFER_STEP("s8");
     } else {
@@ -111,17 +111,21 @@ struct Constant {
 template <class U, int NT>
 struct Layout {
     static constexpr int TOKENS = 8 * NT, PARTS = TOKENS / Q8Tile::PART;
-    // Scales and minima of a slab, or parts of sums of a token, are SETS of those of two groups.
+    // Scales and minima of a slab are SETS of those of two groups.
     static constexpr int SETS = U::GROUPS / 2;
-    static constexpr int SUMS = U::OFFSET ? PARTS * SETS * Q8Tile::SUMS : 0;
+    static constexpr int SUMS_OF_PART = U::INTEGER ? Q8Tile::WHOLE : Q8Tile::SUMS;
+    static constexpr int SUMS = U::OFFSET ? PARTS * SUMS_OF_PART : 0;
+    // Of 32 tokens: slabs, and scales, of which integers need those of one group.
+    static constexpr int X_PART = Q8Tile::SCALES_AT + (U::INTEGER ? 1 : 8) * Q8Tile::SCALES;
     static constexpr int CODES = U::Plane::BYTES, META = U::BYTES - CODES;
-    static constexpr int X_AT = GROUPS * CODES, SUMS_AT = X_AT + PARTS * Q8Tile::SLABS, STAGE = SUMS_AT + SUMS;
-    // What rows of a unit are multiplied with: {scales of row g, of row g + 8} of two groups, [row group][slab][g]; minima
-    // as A fragments, [row group][lane]; their factors, [row group][row].
+    static constexpr int X_AT = GROUPS * CODES, SUMS_AT = X_AT + PARTS * X_PART, STAGE = SUMS_AT + SUMS;
+    // What rows of a unit are multiplied with: {scales of row g, of row g + 8} of two groups, integers if they are,
+    // [row group][slab][g]; minima as A fragments, [row group][lane]; their factors, and what integers are times, [row group][row].
     static constexpr int SCALES = GROUPS * 4 * 8 * 16 * SETS;
-    static constexpr int MINIMA = U::OFFSET ? GROUPS * WARP * 16 * SETS : 0;
-    static constexpr int FACTORS = U::OFFSET ? GROUPS * QT_ROWS * 4 : 0;
-    static constexpr int TABLE = SCALES + MINIMA + FACTORS, METAS = GROUPS * META;
+    static constexpr int MINIMA = U::OFFSET ? GROUPS * WARP * (U::INTEGER ? 8 * SETS : 16) : 0;
+    static constexpr int FACTORS = U::INTEGER && U::OFFSET ? GROUPS * QT_ROWS * 4 : 0;
+    static constexpr int UNITS_AT = SCALES + MINIMA + FACTORS, UNITS = U::INTEGER ? GROUPS * QT_ROWS * 4 : 0;
+    static constexpr int TABLE = UNITS_AT + UNITS, METAS = GROUPS * META;
     static constexpr int TABLES_AT = 2 * STAGE, METAS_AT = TABLES_AT + 2 * TABLE, SHARED = METAS_AT + 2 * METAS;
     // Floats of a warp's result, [token][row], padded so that a fragment's values lie in different banks.
     static constexpr int OUT_STRIDE = MT * QT_ROWS + 4, OUT = TOKENS * OUT_STRIDE;
@@ -136,11 +140,176 @@ __device__ __forceinline__ int matrix_of(const ByteTileArgs& a, int& tile) {
     return which;
 }
 
+// The row of B fragments that a lane names is of token lane % 8, chunk lane / 8.
+__device__ __forceinline__ int fragment_row(int lane) { return lane % 8 * 64 + ((lane / 8) ^ (lane % 8 / 2)) * 16; }
+
+// What minima need: this lane's part of their A fragment, factors from row g on, B fragments of the tokens' sums.
+template <class U>
+struct Least {
+    const uint8_t* minima;
+    const float* factors;
+    const uint8_t* sums;
+
+    __device__ __forceinline__ void fragment(uint32_t (&a)[4]) const {
+        const uint2 first = *reinterpret_cast<const uint2*>(minima);
+        const uint2 second = U::GROUPS == 2 ? first : *reinterpret_cast<const uint2*>(minima + 8);
+        a[0] = first.x, a[1] = first.y, a[2] = second.x, a[3] = second.y;
+    }
+    // Of eight tokens.
+    __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], int n) const {
+        const uint2 b = *reinterpret_cast<const uint2*>(sums + n * 8 * 32);
+        mma_m16n8k16_first(d, a, b.x, b.y);
+    }
+};
+
+// Scales of token 2t and of the next one of eight tokens, where those of a group of all are.
+__device__ __forceinline__ float2 token_scales(const uint8_t* scales, int n, int t) {
+    return *reinterpret_cast<const float2*>(scales + (2 * t + n % 4 * 8) * 4);
+}
+
+// A unit of a row group whose scales are integers times all tokens: one integer for each value, then acc ← fma(a, d · it, acc).
+// `x`: the tokens' slabs, `codes` and `scales` those of the row group, `scales` and what they are times from row g on.
+template <class U, int NT>
+__device__ __forceinline__ void add_integers(float (&acc)[NT][4], const uint8_t* x, const uint8_t* codes, const int4* scales,
+                                             const float* units, const Least<U>& least, int lane) {
+    constexpr int SETS = U::GROUPS / 2;
+    constexpr bool SIGNED = U::ZERO != 0;
+    const int t = lane % 4, b_row = fragment_row(lane);
+    // A slab's codes and scales are read while the one before is multiplied.
+    QtRaw raw;
+    int4 next[SETS];
+    auto read = [&](int slab) {
+        U::Plane::template load_slab<FromShared>(raw, codes, lane, slab);
+#pragma unroll
+        for (int h = 0; h < SETS; ++h) next[h] = scales[(slab * SETS + h) * 8];
+    };
+    int sum[NT][4] = {};
+    read(0);
+#pragma unroll 2
+    for (int slab = 0; slab < 4; ++slab) {
+        uint32_t w[2][4];
+        int s[SETS][4];
+#pragma unroll
+        for (int block = 0; block < 2; ++block) {
+            U::Plane::bytes(w[block], raw, block);
+            make_signed<U>(w[block]);
+        }
+#pragma unroll
+        for (int h = 0; h < SETS; ++h) s[h][0] = next[h].x, s[h][1] = next[h].y, s[h][2] = next[h].z, s[h][3] = next[h].w;
+        // Behind the last one, the first again: read for nothing.
+        read((slab + 1) % 4);
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            uint32_t b[4];
+            ldmatrix_x4(b, x + n / 4 * Layout<U, NT>::X_PART + slab * Q8Tile::SLAB + b_row + n % 4 * 8 * 64);
+#pragma unroll
+            for (int block = 0; block < 2; ++block) {
+#pragma unroll
+                for (int h = 0; h < SETS; ++h) {
+                    // Group of the slab.
+                    const int j = block * SETS + h;
+                    int d[4];
+                    if (SETS == 1) {
+                        multiply_k32<SIGNED, 0>(d, w[block], b[2 * block], b[2 * block + 1]);
+                    } else {
+                        multiply_k16<SIGNED>(d, w[block][2 * h], w[block][2 * h + 1], b[2 * block + h]);
+                    }
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) sum[n][e] += s[j / 2][e / 2 * 2 + j % 2] * d[e];
+                }
+            }
+        }
+    }
+    const float unit[2] = {units[0], units[8]};
+    float factor[2] = {};
+    uint32_t m[4];
+    if constexpr (U::OFFSET) {
+        factor[0] = least.factors[0];
+        factor[1] = least.factors[8];
+        least.fragment(m);
+    }
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+        const float2 v = token_scales(x + n / 4 * Layout<U, NT>::X_PART + Q8Tile::SCALES_AT, n, t);
+        const float scale[2] = {v.x, v.y};
+        float d[4];
+        if constexpr (U::OFFSET) least.multiply(d, m, n);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            float y = unit[e / 2] * static_cast<float>(sum[n][e]);
+            if (U::OFFSET) y = fmaf(factor[e / 2], d[e], y);
+            acc[n][e] = fmaf(scale[e % 2], y, acc[n][e]);
+        }
+    }
+}
+
+// A unit of a warp's row groups times all tokens, of types whose scales are no integers: a group after the other.
+template <class U, int NT>
+__device__ __forceinline__ void add_floats(float (&acc)[MT][NT][4], const uint8_t* x, const uint8_t* stage, const float4* scales,
+                                           int warp, int lane) {
+    static_assert(U::GROUPS == 2, "groups of 32");
+    constexpr bool SIGNED = U::ZERO != 0;
+    using L = Layout<U, NT>;
+    const int t = lane % 4, b_row = fragment_row(lane);
+    // A slab's codes and scales are read while the one before is multiplied.
+    QtRaw raw[MT];
+    float4 next[MT];
+    auto read = [&](int slab) {
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            const int slot = MT * warp + m;
+            U::Plane::template load_slab<FromShared>(raw[m], stage + slot * L::CODES, lane, slab);
+            next[m] = scales[(slot * 4 + slab) * 8];
+        }
+    };
+    read(0);
+#pragma unroll 1
+    for (int slab = 0; slab < 4; ++slab) {
+        uint32_t w[MT][2][4];
+        float s[MT][4], minus[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+#pragma unroll
+            for (int block = 0; block < 2; ++block) {
+                U::Plane::bytes(w[m][block], raw[m], block);
+                make_signed<U>(w[m][block]);
+            }
+            s[m][0] = next[m].x, s[m][1] = next[m].y, s[m][2] = next[m].z, s[m][3] = next[m].w;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) minus[m][i] = s[m][i] * -MAGIC;
+        }
+        // Behind the last one, the first again: read for nothing.
+        read((slab + 1) % 4);
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            const uint8_t* part = x + n / 4 * L::X_PART;
+            uint32_t b[4];
+            ldmatrix_x4(b, part + slab * Q8Tile::SLAB + b_row + n % 4 * 8 * 64);
+            const uint8_t* scales_of = part + Q8Tile::SCALES_AT + 2 * slab * Q8Tile::SCALES;
+            const float2 first = token_scales(scales_of, n, t), second = token_scales(scales_of + Q8Tile::SCALES, n, t);
+            const float scale[2][2] = {{first.x, second.x}, {first.y, second.y}};
+#pragma unroll
+            for (int m = 0; m < MT; ++m) {
+#pragma unroll
+                for (int block = 0; block < 2; ++block) {
+                    int d[4];
+                    multiply_k32<SIGNED, MAGIC_BITS>(d, w[m][block], b[2 * block], b[2 * block + 1]);
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        const int at = e / 2 * 2 + block;
+                        const float v = fmaf(s[m][at], __int_as_float(d[e]), minus[m][at]);
+                        acc[m][n][e] = fmaf(scale[e % 2][block], v, acc[m][n][e]);
+                    }
+                }
+            }
+        }
+    }
+}
+
 template <class U, bool GATED, int NT>
 __device__ __forceinline__ void body(const ByteTileArgs& a) {
     using L = Layout<U, NT>;
     constexpr int SETS = L::SETS, TOKENS = L::TOKENS;
-    constexpr bool SIGNED = U::ZERO != 0;
     extern __shared__ __align__(128) uint8_t memory[];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int tile = blockIdx.y;
@@ -157,7 +326,8 @@ __device__ __forceinline__ void body(const ByteTileArgs& a) {
     const int first_part = blockIdx.x * L::PARTS % (Q8Tile::TOKENS / Q8Tile::PART);
     const size_t x_row = static_cast<size_t>(blockIdx.x) * TOKENS / Q8Tile::TOKENS * Q8Tile::TOKENS;
     const uint8_t* x_from = reinterpret_cast<const uint8_t*>(a.x + x_row * a.x_stride);
-    const uint8_t* sums_from = x_from + (SETS == 1 ? Q8Tile::SUMS_AT : Q8Tile::SUMS_16_AT) + first_part * SETS * Q8Tile::SUMS;
+    constexpr int SUMS_FROM = !U::INTEGER ? Q8Tile::SUMS_AT : SETS == 1 ? Q8Tile::WHOLE_AT : Q8Tile::WHOLE_16_AT;
+    const uint8_t* sums_from = x_from + SUMS_FROM + first_part * L::SUMS_OF_PART;
     x_from += first_part * Q8Tile::SLABS;
     // A warp copies, and prepares, the weights of its row groups: codes of a unit, and what scales them, of the next one.
     const uint8_t* w_from[MT];
@@ -183,7 +353,10 @@ __device__ __forceinline__ void body(const ByteTileArgs& a) {
     sums_from += threadIdx.x * 16;
     auto copy_tokens = [&](uint32_t stage) {
         const uint32_t to = stage + threadIdx.x * 16;
-        copy_all<THREADS, L::PARTS * Q8Tile::SLABS, L::X_AT, 0>(to, x_from, threadIdx.x);
+        copy_all<THREADS, L::X_PART, L::X_AT, 0>(to, x_from, threadIdx.x);
+        if constexpr (L::PARTS == 2) {
+            copy_all<THREADS, L::X_PART, L::X_AT + L::X_PART, Q8Tile::SLABS>(to, x_from, threadIdx.x);
+        }
         if (U::OFFSET) copy_all<THREADS, L::SUMS, L::SUMS_AT, 0>(to, sums_from, threadIdx.x);
         x_from += Q8Tile::UNIT;
         sums_from += Q8Tile::UNIT;
@@ -212,45 +385,71 @@ __device__ __forceinline__ void body(const ByteTileArgs& a) {
         uint8_t* const scale_table = memory + L::TABLES_AT + u % 2 * L::TABLE;
         uint8_t* const minima_table = scale_table + L::SCALES;
         uint8_t* const factor_table = minima_table + L::MINIMA;
+        float* const unit_table = reinterpret_cast<float*>(scale_table + L::UNITS_AT) + slot * QT_ROWS;
         const uint8_t* const meta = memory + L::METAS_AT + u % 2 * L::METAS + slot * L::META;
         constexpr float upper = 1.0f / U::Plane::BYTE_UPPER;
         if constexpr (U::BY_ROWS) {
             // A lane has half of a row.
             const int row = lane % QT_ROWS, half = lane / QT_ROWS;
-            float s[4], m[4], factor;
-            U::template of_row<FromShared>(s, m, factor, meta, row, half);
-            const float scale = row < 8 ? 1.0f : upper;
-            float2* const to = reinterpret_cast<float2*>(scale_table) + ((slot * 4 + 2 * half) * 8 + row % 8) * 2 + row / 8;
-            float* const m_to = reinterpret_cast<float*>(minima_table) + (slot * WARP + row % 8 * 4 + 2 * half) * 4 + row / 8;
+            int s[4];
+            uint32_t m[2];
+            float unit, factor;
+            U::template of_row<FromShared>(s, unit, m, factor, meta, row, half);
+            int2* const to = reinterpret_cast<int2*>(scale_table) + ((slot * 4 + 2 * half) * 8 + row % 8) * 2 + row / 8;
+            uint32_t* const m_to = reinterpret_cast<uint32_t*>(minima_table) + (slot * WARP + row % 8 * 4 + 2 * half) * 2 + row / 8;
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                to[j * 16] = make_float2(s[2 * j] * scale, s[2 * j + 1] * scale);
-                m_to[j * 4] = m[2 * j];
-                m_to[j * 4 + 2] = m[2 * j + 1];
+                to[j * 16] = make_int2(s[2 * j], s[2 * j + 1]);
+                m_to[j * 2] = m[j];
             }
-            if (half == 0) reinterpret_cast<float*>(factor_table)[slot * QT_ROWS + row] = factor;
+            if (half == 0) {
+                reinterpret_cast<float*>(factor_table)[slot * QT_ROWS + row] = factor;
+                unit_table[row] = row < 8 ? unit : unit * upper;
+            }
         } else {
             QtRaw raw;
             U::template load_meta<FromShared>(raw, meta - L::CODES, lane);
-            float s[2][U::GROUPS];
-            U::integer_scales(s, raw, lane);
-#pragma unroll
-            for (int h = 0; h < SETS; ++h) {
-                float4* to = reinterpret_cast<float4*>(scale_table) + ((slot * 4 + t) * SETS + h) * 8 + g;
-                *to = make_float4(s[0][2 * h], s[0][2 * h + 1], s[1][2 * h] * upper, s[1][2 * h + 1] * upper);
-            }
-            if constexpr (U::OFFSET) {
-                float m[2][U::GROUPS], factor[2];
-                U::minima(m, factor, raw, lane);
+            const int place = (slot * 4 + t) * SETS * 8 + g;
+            if constexpr (U::INTEGER) {
+                int s[2][U::GROUPS];
+                float unit[2];
+                U::whole_scales(s, unit, raw, lane);
 #pragma unroll
                 for (int h = 0; h < SETS; ++h) {
-                    float4* to = reinterpret_cast<float4*>(minima_table) + (slot * WARP + lane) * SETS + h;
-                    *to = make_float4(m[0][2 * h], m[1][2 * h], m[0][2 * h + 1], m[1][2 * h + 1]);
+                    int4* to = reinterpret_cast<int4*>(scale_table) + place + h * 8;
+                    *to = make_int4(s[0][2 * h], s[0][2 * h + 1], s[1][2 * h], s[1][2 * h + 1]);
                 }
                 if (t == 0) {
-                    float* to = reinterpret_cast<float*>(factor_table) + slot * QT_ROWS + g;
-                    to[0] = factor[0];
-                    to[8] = factor[1];
+                    unit_table[g] = unit[0];
+                    unit_table[g + 8] = unit[1] * upper;
+                }
+            } else {
+                float s[2][U::GROUPS];
+                U::group_scales(s, raw, lane);
+#pragma unroll
+                for (int h = 0; h < SETS; ++h) {
+                    float4* to = reinterpret_cast<float4*>(scale_table) + place + h * 8;
+                    *to = make_float4(s[0][2 * h], s[0][2 * h + 1], s[1][2 * h] * upper, s[1][2 * h + 1] * upper);
+                }
+            }
+            if constexpr (U::OFFSET) {
+                if constexpr (U::INTEGER) {
+                    uint32_t m[4];
+                    float factor[2];
+                    U::minima(m, factor, raw, lane);
+                    uint2* const to = reinterpret_cast<uint2*>(minima_table) + (slot * WARP + lane) * SETS;
+#pragma unroll
+                    for (int h = 0; h < SETS; ++h) to[h] = make_uint2(m[2 * h], m[2 * h + 1]);
+                    if (t == 0) {
+                        float* factors = reinterpret_cast<float*>(factor_table) + slot * QT_ROWS + g;
+                        factors[0] = factor[0];
+                        factors[8] = factor[1];
+                    }
+                } else {
+                    float m[2][2];
+                    U::float_minima(m, raw);
+                    float4* const to = reinterpret_cast<float4*>(minima_table) + slot * WARP + lane;
+                    *to = make_float4(m[0][0], m[1][0], m[0][1], m[1][1]);
                 }
             }
         }
@@ -271,9 +470,6 @@ __device__ __forceinline__ void body(const ByteTileArgs& a) {
             for (int e = 0; e < 4; ++e) acc[m][n][e] = sum[m][n][e] = 0.0f;
         }
     }
-    // The row of B fragments that a lane names is of token lane % 8, chunk lane / 8.
-    const int b_row = lane % 8 * 64 + ((lane / 8) ^ (lane % 8 / 2)) * 16;
-    const int b_scale = Q8Tile::CODES + 2 * t * 8;
     int segment = 0, end = segment_begin(units, segments, 1);
 #pragma unroll 1
     for (int u = 0; u < units; ++u) {
@@ -286,111 +482,36 @@ __device__ __forceinline__ void body(const ByteTileArgs& a) {
         const uint8_t* const minima_table = scale_table + L::SCALES;
         const uint8_t* const factor_table = minima_table + L::MINIMA;
         const uint8_t* const x = stage + L::X_AT;
-        // A slab's codes and scales are read while the one before is multiplied.
-        QtRaw raw[MT];
-        float4 scales[MT][SETS];
-        auto read = [&](int slab) {
+        const uint8_t* const sums = stage + L::SUMS_AT + g * 32 + t * 8;
+        if constexpr (U::INTEGER) {
+            // One row group after the other: the integers of both would not leave the registers that it takes to be fast.
+            const int4* const scales = reinterpret_cast<const int4*>(scale_table) + g;
+            const float* const unit_table = reinterpret_cast<const float*>(scale_table + L::UNITS_AT);
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
                 const int slot = MT * warp + m;
-                U::Plane::template load_slab<FromShared>(raw[m], stage + slot * L::CODES, lane, slab);
-#pragma unroll
-                for (int h = 0; h < SETS; ++h) {
-                    scales[m][h] = reinterpret_cast<const float4*>(scale_table)[((slot * 4 + slab) * SETS + h) * 8 + g];
-                }
+                const Least<U> least = {minima_table + (slot * WARP + lane) * SETS * 8,
+                                        reinterpret_cast<const float*>(factor_table) + slot * QT_ROWS + g, sums};
+                add_integers<U, NT>(acc[m], x, stage + slot * L::CODES, scales + slot * 4 * SETS * 8,
+                                    unit_table + slot * QT_ROWS + g, least, lane);
             }
-        };
-        read(0);
-#pragma unroll 1
-        for (int slab = 0; slab < 4; ++slab) {
-            uint32_t w[MT][2][4];
-            float s[MT][SETS][4], minus[MT][SETS][4];
-#pragma unroll
-            for (int m = 0; m < MT; ++m) {
-#pragma unroll
-                for (int block = 0; block < 2; ++block) {
-                    U::Plane::bytes(w[m][block], raw[m], block);
-                    make_signed<U>(w[m][block]);
-                }
-#pragma unroll
-                for (int h = 0; h < SETS; ++h) {
-                    const float4 v = scales[m][h];
-                    s[m][h][0] = v.x, s[m][h][1] = v.y, s[m][h][2] = v.z, s[m][h][3] = v.w;
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) minus[m][h][i] = s[m][h][i] * -MAGIC;
-                }
-            }
-            // Behind the last one, the first again: read for nothing.
-            read((slab + 1) % 4);
-#pragma unroll
-            for (int n = 0; n < NT; ++n) {
-                const uint8_t* at = x + n / 4 * Q8Tile::SLABS + slab * Q8Tile::SLAB;
-                uint32_t b[4];
-                ldmatrix_x4(b, at + b_row + n % 4 * 8 * 64);
-                // Of token 2t and of the next one: scales of the slab's groups of 32.
-                const float4 v = *reinterpret_cast<const float4*>(at + b_scale + n % 4 * 8 * 8);
-                const float scale[2][2] = {{v.x, v.y}, {v.z, v.w}};
-#pragma unroll
-                for (int m = 0; m < MT; ++m) {
-#pragma unroll
-                    for (int block = 0; block < 2; ++block) {
-#pragma unroll
-                        for (int h = 0; h < SETS; ++h) {
-                            // Group of the slab.
-                            const int j = block * SETS + h;
-                            int d[4];
-                            if (SETS == 1) {
-                                multiply_k32<SIGNED>(d, w[m][block], b[2 * block], b[2 * block + 1]);
-                            } else {
-                                multiply_k16<SIGNED>(d, w[m][block][2 * h], w[m][block][2 * h + 1], b[2 * block + h]);
-                            }
-#pragma unroll
-                            for (int e = 0; e < 4; ++e) {
-                                const int at = e / 2 * 2 + j % 2;
-                                const float v = fmaf(s[m][j / 2][at], __int_as_float(d[e]), minus[m][j / 2][at]);
-                                acc[m][n][e] = fmaf(scale[e % 2][block], v, acc[m][n][e]);
-                            }
-                        }
-                    }
-                }
-            }
+        } else {
+            add_floats<U, NT>(acc, x, stage, reinterpret_cast<const float4*>(scale_table) + g, warp, lane);
         }
-        if constexpr (U::OFFSET) {
-            const uint8_t* const sums = stage + L::SUMS_AT + g * 64 + t * 16;
-            float least[MT][SETS][4], factor[MT][2];
+        if constexpr (U::OFFSET && !U::INTEGER) {
+            const uint8_t* const pairs = stage + L::SUMS_AT + g * 64 + t * 16;
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
-                const int slot = MT * warp + m;
+                const float4 v = reinterpret_cast<const float4*>(minima_table)[(MT * warp + m) * WARP + lane];
+                const float w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-                for (int h = 0; h < SETS; ++h) {
-                    const float4 v = reinterpret_cast<const float4*>(minima_table)[(slot * WARP + lane) * SETS + h];
-                    least[m][h][0] = v.x, least[m][h][1] = v.y, least[m][h][2] = v.z, least[m][h][3] = v.w;
-                }
-                const float* factors = reinterpret_cast<const float*>(factor_table) + slot * QT_ROWS + g;
-                factor[m][0] = factors[0];
-                factor[m][1] = factors[8];
-            }
+                for (int n = 0; n < NT; ++n) {
+                    const float4 b = *reinterpret_cast<const float4*>(pairs + n * 8 * 64);
+                    float d[4] = {};
+                    mma_m16n8k8(d, w, b.x, b.y);
+                    mma_m16n8k8(d, w, b.z, b.w);
 #pragma unroll
-            for (int n = 0; n < NT; ++n) {
-                const uint8_t* at = sums + (n / 4 * SETS * Q8Tile::PART + n % 4 * 8) * 64;
-                float d[MT][4];
-#pragma unroll
-                for (int h = 0; h < SETS; ++h) {
-                    const float4 v = *reinterpret_cast<const float4*>(at + h * Q8Tile::SUMS);
-#pragma unroll
-                    for (int m = 0; m < MT; ++m) {
-                        if (h == 0) {
-                            mma_m16n8k8_first(d[m], least[m][h], v.x, v.y);
-                        } else {
-                            mma_m16n8k8(d[m], least[m][h], v.x, v.y);
-                        }
-                        mma_m16n8k8(d[m], least[m][h], v.z, v.w);
-                    }
-                }
-#pragma unroll
-                for (int m = 0; m < MT; ++m) {
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) acc[m][n][e] = fmaf(factor[m][e / 2], d[m][e], acc[m][n][e]);
+                    for (int e = 0; e < 4; ++e) acc[m][n][e] += d[e];
                 }
             }
         }
@@ -412,41 +533,65 @@ __device__ __forceinline__ void body(const ByteTileArgs& a) {
         }
     }
 
-    // Through shared memory, where stages were: then a lane has a row of the warp, or one of a gate and its up.
+    // Through shared memory, where stages were: then a lane has four rows of the warp, or of a gate and its up, for every
+    // EACH-th token.
+    const int token0 = blockIdx.x * TOKENS;
     __syncthreads();
     float* const own = reinterpret_cast<float*>(memory) + warp * L::OUT;
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    for (int n = 0; n < NT; ++n) {
+        const float2 unscale = *reinterpret_cast<const float2*>(a.x_unscale + token0 + 8 * n + 2 * t);
 #pragma unroll
-        for (int n = 0; n < NT; ++n) {
+        for (int m = 0; m < MT; ++m) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                own[(8 * n + 2 * t + e % 2) * L::OUT_STRIDE + m * QT_ROWS + g + e / 2 * 8] = sum[m][n][e];
+                own[(8 * n + 2 * t + e % 2) * L::OUT_STRIDE + m * QT_ROWS + g + e / 2 * 8] =
+                    sum[m][n][e] * (e % 2 ? unscale.y : unscale.x);
             }
         }
     }
     __syncwarp();
-    constexpr int EACH = GATED ? 2 : 1, LANES = WARP / EACH;
+    constexpr int ROWS = GATED ? QT_ROWS : MT * QT_ROWS, LANES = ROWS / 4, EACH = WARP / LANES;
     const ByteTileMatrix& matrix = a.m[which];
-    const int row = (tile * WARPS + warp) * LANES + lane % LANES;
-    if (row >= matrix.rows) return;
-    const int token0 = blockIdx.x * TOKENS + lane / LANES, tokens = min(TOKENS, a.tokens - static_cast<int>(blockIdx.x) * TOKENS);
-    const float* from = own + lane / LANES * L::OUT_STRIDE + lane % LANES;
-    float* out = matrix.out + static_cast<size_t>(token0) * matrix.out_stride + row;
-    const float bias = matrix.bias ? matrix.bias[row] : 0.0f;
-    const float up_bias = GATED && a.m[1].bias ? a.m[1].bias[row] : 0.0f;
+    const int row = (tile * WARPS + warp) * ROWS + lane % LANES * 4, rows = min(4, matrix.rows - row);
+    const int tokens = min(TOKENS, a.tokens - token0);
+    const float* from = own + lane / LANES * L::OUT_STRIDE + lane % LANES * 4;
+    float* out = matrix.out + static_cast<size_t>(token0 + lane / LANES) * matrix.out_stride + row;
+    const bool together = rows == 4 && reinterpret_cast<size_t>(out) % 16 == 0 && matrix.out_stride % 4 == 0;
+    float bias[4], up_bias[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        bias[i] = matrix.bias && i < rows ? matrix.bias[row + i] : 0.0f;
+        up_bias[i] = GATED && a.m[1].bias && i < rows ? a.m[1].bias[row + i] : 0.0f;
+    }
     const Finish finish = static_cast<Finish>(a.finish);
 #pragma unroll 4
-    for (int i = lane / LANES; i < tokens; i += EACH) {
-        const float unscale = a.x_unscale[static_cast<int>(blockIdx.x) * TOKENS + i];
-        float y = *from * unscale;
-        if (matrix.bias) y += bias;
-        if (GATED) {
-            float up = from[LANES] * unscale;
-            if (a.m[1].bias) up += up_bias;
-            *out = activate(static_cast<Act>(a.act), y) * up;
+    for (int token = lane / LANES; token < tokens; token += EACH) {
+        float y[4], up[4] = {}, before[4] = {};
+        *reinterpret_cast<float4*>(y) = *reinterpret_cast<const float4*>(from);
+        if (GATED) *reinterpret_cast<float4*>(up) = *reinterpret_cast<const float4*>(from + QT_ROWS);
+        if (!GATED && finish == Finish::Residual) {
+            if (together) {
+                *reinterpret_cast<float4*>(before) = *reinterpret_cast<const float4*>(out);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) before[i] = i < rows ? out[i] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (matrix.bias) y[i] += bias[i];
+            if (GATED && a.m[1].bias) up[i] += up_bias[i];
+            y[i] = GATED ? activate(static_cast<Act>(a.act), y[i]) * up[i]
+                         : finish_value(finish, y[i], a.factor, a.soft_cap, before[i]);
+        }
+        if (together) {
+            *reinterpret_cast<float4*>(out) = *reinterpret_cast<const float4*>(y);
         } else {
-            *out = finish_value(finish, y, a.factor, a.soft_cap, finish == Finish::Residual ? *out : 0.0f);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if (i < rows) out[i] = y[i];
+            }
         }
         from += EACH * L::OUT_STRIDE;
         out += static_cast<size_t>(EACH) * matrix.out_stride;

@@ -3,7 +3,8 @@
 //
 // A type T has its Plane, its Meta behind that, ZERO, the bytes FILE_BYTES of 256 values in the file, and code(b, k): the
 // number that the plane has for value k of them. Meta has GROUPS of a slab, of which lane t of a quad gives the scales
-// and offsets of those of slab t, for row g and g + 8.
+// and offsets of those of slab t, for row g and g + 8; INTEGER ones also what a scale is the product of, a number of the
+// row, `unit`, and an integer, `whole`.
 #pragma once
 
 template <class T>
@@ -70,16 +71,26 @@ struct QtGroups {
     __device__ static void min_fragment(uint32_t (&a)[4], const Scales&) {}
 
     // In the int8 profile: weights are codes less ZERO times a group's scale, plus a factor of the row times the group's
-    // minimum. Of the groups of slab t, of rows g and g + 8; from what `load_meta` reads.
+    // minimum. INTEGER: scales are integers times the row's `unit`. Of the groups of slab t, of rows g and g + 8; from what
+    // `load_meta` reads.
     static constexpr int ZERO = T::ZERO;
-    static constexpr bool OFFSET = Meta::OFFSET, BY_ROWS = false;
+    static constexpr bool INTEGER = Meta::INTEGER, OFFSET = Meta::OFFSET, BY_ROWS = false;
 
     template <class Read>
     __device__ static void load_meta(QtRaw& r, const uint8_t* unit, int lane) {
         Meta::template load<Read>(r, unit + Plane::BYTES, lane);
     }
 
-    __device__ static void integer_scales(float (&s)[2][GROUPS], const QtRaw& r, int lane) {
+    __device__ static void whole_scales(int (&s)[2][GROUPS], float (&unit)[2], const QtRaw& r, int lane) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            unit[row] = Meta::unit(r, lane, row);
+#pragma unroll
+            for (int j = 0; j < GROUPS; ++j) s[row][j] = Meta::whole(r, lane, row, j);
+        }
+    }
+
+    __device__ static void group_scales(float (&s)[2][GROUPS], const QtRaw& r, int lane) {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
 #pragma unroll
@@ -87,12 +98,25 @@ struct QtGroups {
         }
     }
 
-    __device__ static void minima(float (&m)[2][GROUPS], float (&factor)[2], const QtRaw& r, int) {
+    __device__ static void float_minima(float (&m)[2][GROUPS], const QtRaw& r) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+#pragma unroll
+            for (int j = 0; j < GROUPS; ++j) m[row][j] = Meta::minimum(r, row, j);
+        }
+    }
+
+    // The A fragment of the minima's step, in which they are exact: of 8 groups k 0…7 are these, k 8…15 the same again; of
+    // 16, lane t has the first two of slab t, then the last two.
+    __device__ static void minima(uint32_t (&a)[4], float (&factor)[2], const QtRaw& r, int) {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             factor[row] = Meta::min_factor(r, row);
 #pragma unroll
-            for (int j = 0; j < GROUPS; ++j) m[row][j] = Meta::minimum(r, row, j);
+            for (int j = 0; j < 2; ++j) {
+                const int first = j * 2 % GROUPS;
+                a[2 * j + row] = as_u32(__floats2half2_rn(Meta::minimum(r, row, first), Meta::minimum(r, row, first + 1)));
+            }
         }
     }
 };
@@ -101,7 +125,7 @@ struct QtGroups {
 template <int BLOCK>
 struct HalfScales {
     static constexpr int BYTES = 256, GROUPS = 2;
-    static constexpr bool OFFSET = false;
+    static constexpr bool INTEGER = false, OFFSET = false;
 
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
         const uint8_t* b = rows[w / 4] ? rows[w / 4] + w % 4 * 2 * BLOCK : nullptr;
@@ -125,7 +149,7 @@ struct HalfScales {
 template <int BLOCK>
 struct HalfPairs {
     static constexpr int BYTES = 512, GROUPS = 2;
-    static constexpr bool OFFSET = true;
+    static constexpr bool INTEGER = false, OFFSET = true;
 
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
         return rows[w / 8] ? word_at(rows[w / 8] + w % 8 * BLOCK) : 0;

@@ -1,14 +1,23 @@
 // Units of QT16 times bytes: the int8 profile. Sums of a group's codes with the input's bytes are integers, hence exact in
-// any order; what follows is in floats and has one order. A segment of K is one chain, for each row, over its groups and
-// units ascending:
+// any order; what follows is in floats and has one order. A segment of K is one chain, for each row, over its units
+// ascending, with Σ a group's integer.
 //
-//   sum ← fma(a, s · Σ, sum) for each group: a the scale of the input's group, s the weights', Σ the integer
-//   sum ← fma(f, M, sum) behind each unit of a type with minima: f the row's factor, M = Σ m · (a · Σ bytes) over its groups
+// Types whose scales are integers s times a number d of the row take inputs with one scale a for 256 values:
 //
-// M is two chained m16n8k8 steps of tf32 for each eight groups, from zero: minima are exact there, a · Σ bytes are two
-// numbers, what tf32 has of it and of the rest.
+//   sum ← fma(a, d · Σ s·Σ, sum)             one integer for the unit, rounded once
+//   sum ← fma(a, fma(f, M, d · Σ s·Σ), sum)  with minima m times f, M = Σ m · Σ bytes
+//
+// M is exact: one m16n8k16 step of halves, in which sums of 16 bytes are exact too, and those of 32 are two numbers, a
+// multiple of 64 and the rest. The others take any input, a the scale of its group:
+//
+//   sum ← fma(a, s · Σ, sum)  for each group, ascending
+//   sum ← sum + M             behind each unit of a type with minima, M = Σ m · (a · Σ bytes) over its groups
+//
+// This M is two chained m16n8k8 steps of tf32, from zero: minima are exact there, a · Σ bytes are what tf32 has of it and of
+// the rest.
 #pragma once
 #include "../prepare_int8.cuh"
+#include <type_traits>
 
 // D += A · B of unsigned and signed bytes: 16×32 (row) by 32×8 (column). Lane l = 4g + t holds a[0]: row g, k 4t … 4t + 3;
 // a[1]: row g + 8; a[2], a[3]: the same, k + 16; b0, b1: the same k of column g; d as in m16n8k16.
@@ -33,12 +42,12 @@ __device__ __forceinline__ void mma_m16n8k8(float (&d)[4], const float (&a)[4], 
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
           "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
-// The same from zero.
-__device__ __forceinline__ void mma_m16n8k8_first(float (&d)[4], const float (&a)[4], float b0, float b1) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+
+// A · B from zero, as mma_m16n8k16 of halves.
+__device__ __forceinline__ void mma_m16n8k16_first(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
-          "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)), "f"(0.0f));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 // Sum of group `j` of 16 or 32 bytes among those of a slab, whose scales are two.
@@ -48,17 +57,25 @@ __device__ __forceinline__ int group_sum(const Q8Scale (&x)[2], int j) {
     return x[j / 2].sums[j % 2];
 }
 
-// M of the header, of the minima of rows g and g + 8 in slab t, and of the input's two scales there of column g.
-template <int GROUPS>
-__device__ __forceinline__ void multiply_minima(float (&d)[4], const float (&m)[2][GROUPS], const Q8Scale (&x)[2]) {
+// M of the header where groups have scales of their own, of the minima of rows g and g + 8 in slab t, and of the input's two
+// scales there of column g.
+__device__ __forceinline__ void multiply_scaled(float (&d)[4], const float (&m)[2][2], const Q8Scale (&x)[2]) {
     d[0] = d[1] = d[2] = d[3] = 0.0f;
-#pragma unroll
-    for (int j = 0; j < GROUPS; j += 2) {
-        const float a[4] = {m[0][j], m[1][j], m[0][j + 1], m[1][j + 1]};
-        const Tf32Pair b0 = tf32_pair(x[j * 2 / GROUPS].scale * static_cast<float>(group_sum<GROUPS>(x, j)));
-        const Tf32Pair b1 = tf32_pair(x[(j + 1) * 2 / GROUPS].scale * static_cast<float>(group_sum<GROUPS>(x, j + 1)));
-        mma_m16n8k8(d, a, b0.most, b1.most);
-        mma_m16n8k8(d, a, b0.rest, b1.rest);
+    const float a[4] = {m[0][0], m[1][0], m[0][1], m[1][1]};
+    const Tf32Pair b0 = tf32_pair(x[0].scale * static_cast<float>(group_sum<2>(x, 0)));
+    const Tf32Pair b1 = tf32_pair(x[1].scale * static_cast<float>(group_sum<2>(x, 1)));
+    mma_m16n8k8(d, a, b0.most, b1.most);
+    mma_m16n8k8(d, a, b0.rest, b1.rest);
+}
+
+// M of the header where they have one, for rows g and g + 8, from the sums of slab t of column g.
+template <int GROUPS>
+__device__ __forceinline__ void multiply_minima(float (&d)[4], const uint32_t (&a)[4], const Q8Scale (&x)[2]) {
+    if (GROUPS == 4) {
+        mma_m16n8k16_first(d, a, half_sums(x[0].sums[0], x[0].sums[1]), half_sums(x[1].sums[0], x[1].sums[1]));
+    } else {
+        const int first = group_sum<2>(x, 0), second = group_sum<2>(x, 1);
+        mma_m16n8k16_first(d, a, half_sums(first & ~63, second & ~63), half_sums(first & 63, second & 63));
     }
 }
 
@@ -72,10 +89,14 @@ __device__ __forceinline__ void multiply_one(float& acc, const QtRaw& raw, int l
     Q8Scale scale[2];
     *reinterpret_cast<uint4*>(scale) = *reinterpret_cast<const uint4*>(x + QT_K + t * 16);
     float least[4] = {}, factor[2] = {};
-    if constexpr (U::OFFSET) {
-        float m[2][GROUPS];
+    if constexpr (U::OFFSET && U::INTEGER) {
+        uint32_t m[4];
         U::minima(m, factor, raw, lane);
         multiply_minima<GROUPS>(least, m, scale);
+    } else if constexpr (U::OFFSET) {
+        float m[2][2];
+        U::float_minima(m, raw);
+        multiply_scaled(least, m, scale);
     }
     // Column c of set i is group c, or, of groups of 16, c % 2 of the 32 values number c / 2 · 2 + i.
     uint2 b[SETS];
@@ -107,32 +128,50 @@ __device__ __forceinline__ void multiply_one(float& acc, const QtRaw& raw, int l
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[0][e] += sum[1][e];
     }
-    float s[2][GROUPS];
-    U::integer_scales(s, raw, lane);
-    // Each lane of a pair takes over one of the rows, so that it has the groups of two slabs.
+    // Each lane of a pair takes over one of the rows.
     const bool odd = lane & 1;
-    float v[2 * GROUPS];
+    if constexpr (U::INTEGER) {
+        int s[2][GROUPS], whole[2] = {};
+        float unit[2];
+        U::whole_scales(s, unit, raw, lane);
 #pragma unroll
-    for (int j = 0; j < GROUPS; ++j) {
-        const int* sums = sum[j / 2 % SETS];
-        const float low = s[0][j] * static_cast<float>(sums[j % 2]);
-        const float high = s[1][j] * (1.0f / UPPER) * static_cast<float>(sums[2 + j % 2]);
-        const float own = odd ? high : low, other = __shfl_xor_sync(~0u, odd ? low : high, 1);
-        v[j] = odd ? other : own;
-        v[GROUPS + j] = odd ? own : other;
+        for (int j = 0; j < GROUPS; ++j) {
+            whole[0] += s[0][j] * sum[j / 2 % SETS][j % 2];
+            whole[1] += s[1][j] * sum[j / 2 % SETS][2 + j % 2];
+        }
+        int all = odd ? whole[1] : whole[0];
+        all += __shfl_xor_sync(~0u, odd ? whole[0] : whole[1], 1);
+        all += __shfl_xor_sync(~0u, all, 2);
+        float v = (odd ? unit[1] * (1.0f / UPPER) : unit[0]) * static_cast<float>(all);
+        if (U::OFFSET) v = fmaf(odd ? factor[1] : factor[0], odd ? least[2] : least[0], v);
+        acc = fmaf(scale[0].scale, v, acc);
+    } else {
+        float s[2][GROUPS];
+        U::group_scales(s, raw, lane);
+        // The groups of two slabs.
+        float v[2 * GROUPS];
+#pragma unroll
+        for (int j = 0; j < GROUPS; ++j) {
+            const int* sums = sum[j / 2 % SETS];
+            const float low = s[0][j] * static_cast<float>(sums[j % 2]);
+            const float high = s[1][j] * (1.0f / UPPER) * static_cast<float>(sums[2 + j % 2]);
+            const float own = odd ? high : low, other = __shfl_xor_sync(~0u, odd ? low : high, 1);
+            v[j] = odd ? other : own;
+            v[GROUPS + j] = odd ? own : other;
+        }
+        const uint4* scales = reinterpret_cast<const uint4*>(x + QT_K + (t & 2) * 16);
+        const uint4 first = scales[0], second = scales[1];
+        const float a[4] = {__uint_as_float(first.x), __uint_as_float(first.z), __uint_as_float(second.x),
+                            __uint_as_float(second.z)};
+        // The first half of the unit, then the second one, which other lanes have.
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int j = 0; j < 2 * GROUPS; ++j) acc = fmaf(a[j * 2 / GROUPS], v[j], acc);
+            acc = __shfl_sync(~0u, acc, half == 0 ? lane & ~2 : lane | 2);
+        }
+        if (U::OFFSET) acc += odd ? least[2] : least[0];
     }
-    const uint4* scales = reinterpret_cast<const uint4*>(x + QT_K + (t & 2) * 16);
-    const uint4 first = scales[0], second = scales[1];
-    const float a[4] = {__uint_as_float(first.x), __uint_as_float(first.z), __uint_as_float(second.x),
-                        __uint_as_float(second.z)};
-    // The first half of the unit, then the second one, which other lanes have.
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < 2 * GROUPS; ++j) acc = fmaf(a[j * 2 / GROUPS], v[j], acc);
-        acc = __shfl_sync(~0u, acc, half == 0 ? lane & ~2 : lane | 2);
-    }
-    if (U::OFFSET) acc = fmaf(odd ? factor[1] : factor[0], odd ? least[2] : least[0], acc);
 }
 
 // One unit times NT groups of 8 tokens, the same sums. bytes_of(n, block) gives the B fragment of 32 values of token g of
@@ -141,8 +180,18 @@ template <class U, int NT, class B, class S, class M>
 __device__ __forceinline__ void multiply_bytes(float (&acc)[NT][4], const QtRaw& raw, int lane, B bytes_of, S scale_of,
                                                M scales_of) {
     constexpr int GROUPS = U::GROUPS, UPPER = U::Plane::BYTE_UPPER, HALVES = GROUPS / 2;
-    float s[2][GROUPS];
-    U::integer_scales(s, raw, lane);
+    using Scale = std::conditional_t<U::INTEGER, int, float>;
+    Scale s[2][GROUPS];
+    float unit[2];
+    int whole[NT][4] = {};
+    if constexpr (U::INTEGER) {
+        U::whole_scales(s, unit, raw, lane);
+        unit[1] *= 1.0f / UPPER;
+    } else {
+        U::group_scales(s, raw, lane);
+#pragma unroll
+        for (int j = 0; j < GROUPS; ++j) s[1][j] *= 1.0f / UPPER;
+    }
 #pragma unroll
     for (int slab = 0; slab < 4; ++slab) {
         const int from = (lane & ~3) | slab;
@@ -150,14 +199,11 @@ __device__ __forceinline__ void multiply_bytes(float (&acc)[NT][4], const QtRaw&
         for (int block = 0; block < 2; ++block) {
             uint32_t a[4];
             U::Plane::bytes(a, raw, 2 * slab + block);
-            float w[HALVES][2];
+            Scale w[HALVES][2];
 #pragma unroll
             for (int h = 0; h < HALVES; ++h) {
 #pragma unroll
-                for (int row = 0; row < 2; ++row) {
-                    const float own = s[row][block * HALVES + h];
-                    w[h][row] = __shfl_sync(~0u, row ? own * (1.0f / UPPER) : own, from);
-                }
+                for (int row = 0; row < 2; ++row) w[h][row] = __shfl_sync(~0u, s[row][block * HALVES + h], from);
             }
 #pragma unroll
             for (int n = 0; n < NT; ++n) {
@@ -179,22 +225,45 @@ __device__ __forceinline__ void multiply_bytes(float (&acc)[NT][4], const QtRaw&
                     }
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
-                        acc[n][e] = fmaf(scale[e % 2].scale, w[h][e / 2] * static_cast<float>(sum[e]), acc[n][e]);
+                        if constexpr (U::INTEGER) {
+                            whole[n][e] += w[h][e / 2] * sum[e];
+                        } else {
+                            acc[n][e] = fmaf(scale[e % 2].scale, w[h][e / 2] * static_cast<float>(sum[e]), acc[n][e]);
+                        }
                     }
                 }
             }
         }
     }
-    if constexpr (U::OFFSET) {
-        float m[2][GROUPS], factor[2], least[4];
-        U::minima(m, factor, raw, lane);
+    if constexpr (U::INTEGER) {
+        uint32_t m[4];
+        float factor[2];
+        if constexpr (U::OFFSET) U::minima(m, factor, raw, lane);
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            float least[4];
+            if constexpr (U::OFFSET) {
+                Q8Scale scale[2];
+                *reinterpret_cast<uint4*>(scale) = scales_of(n);
+                multiply_minima<GROUPS>(least, m, scale);
+            }
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                float v = unit[e / 2] * static_cast<float>(whole[n][e]);
+                if (U::OFFSET) v = fmaf(factor[e / 2], least[e], v);
+                acc[n][e] = fmaf(scale_of(n, e % 2, 0).scale, v, acc[n][e]);
+            }
+        }
+    } else if constexpr (U::OFFSET) {
+        float m[2][2], least[4];
+        U::float_minima(m, raw);
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
             Q8Scale scale[2];
             *reinterpret_cast<uint4*>(scale) = scales_of(n);
-            multiply_minima<GROUPS>(least, m, scale);
+            multiply_scaled(least, m, scale);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) acc[n][e] = fmaf(factor[e / 2], least[e], acc[n][e]);
+            for (int e = 0; e < 4; ++e) acc[n][e] += least[e];
         }
     }
 }

@@ -37,7 +37,7 @@ using QtIQ4NL = QtGroups<OfIQ4_NL>;
 // 16 × {d, 2 B of upper scale bits, 4 B of lower ones} as in the file.
 struct Iq4XsScales {
     static constexpr int BYTES = 128, GROUPS = 2;
-    static constexpr bool OFFSET = false;
+    static constexpr bool INTEGER = true, OFFSET = false;
 
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
         return rows[w / 2] ? word_at(rows[w / 2] + w % 2 * 4) : 0;
@@ -49,11 +49,14 @@ struct Iq4XsScales {
         r.rest = make_uint4(a.x, a.y, b.x, b.y);
     }
 
-    __device__ static float scale(const QtRaw& r, int lane, int row, int j) {
+    __device__ static float unit(const QtRaw& r, int, int row) { return __low2float(as_half2(row ? r.rest.z : r.rest.x)); }
+    __device__ static int whole(const QtRaw& r, int lane, int row, int j) {
         const int group = lane % 4 * 2 + j;
         const uint32_t d = row ? r.rest.z : r.rest.x, low = row ? r.rest.w : r.rest.y;
-        const int s = static_cast<int>((low >> (4 * group) & 15) | (d >> (16 + 2 * group) & 3) << 4) - 32;
-        return __low2float(as_half2(d)) * static_cast<float>(s);
+        return static_cast<int>((low >> (4 * group) & 15) | (d >> (16 + 2 * group) & 3) << 4) - 32;
+    }
+    __device__ static float scale(const QtRaw& r, int lane, int row, int j) {
+        return unit(r, lane, row) * static_cast<float>(whole(r, lane, row, j));
     }
     __device__ static float offset(const QtRaw&, int, int) { return 0.0f; }
 };
@@ -69,7 +72,7 @@ using QtIQ4XS = QtGroups<OfIQ4_XS>;
 // 16 × 8 × a power of two's exponent.
 struct Mxfp4Scales {
     static constexpr int BYTES = 128, GROUPS = 2;
-    static constexpr bool OFFSET = false;
+    static constexpr bool INTEGER = false, OFFSET = false;
 
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
         uint32_t v = 0;

@@ -8,7 +8,7 @@ __device__ __forceinline__ uint32_t two_bits_of_256(const uint8_t* qs, int k) {
 
 struct Q2KScales {
     static constexpr int BYTES = 320, GROUPS = 4;
-    static constexpr bool OFFSET = true;
+    static constexpr bool INTEGER = true, OFFSET = true;
 
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
         const uint8_t* b = rows[w < 64 ? w / 4 : w - 64];
@@ -22,9 +22,12 @@ struct Q2KScales {
         r.rest = make_uint4(Read::b4(meta + lane * 4), Read::b4(meta + 128 + lane * 4), Read::b4(d), Read::b4(d + 32));
     }
 
-    __device__ static float scale(const QtRaw& r, int, int row, int j) {
-        const uint32_t s = (row ? r.rest.y : r.rest.x) >> (8 * j) & 15;
-        return __low2float(as_half2(row ? r.rest.w : r.rest.z)) * static_cast<float>(s);
+    __device__ static float unit(const QtRaw& r, int, int row) { return __low2float(as_half2(row ? r.rest.w : r.rest.z)); }
+    __device__ static int whole(const QtRaw& r, int, int row, int j) {
+        return static_cast<int>((row ? r.rest.y : r.rest.x) >> (8 * j) & 15);
+    }
+    __device__ static float scale(const QtRaw& r, int lane, int row, int j) {
+        return unit(r, lane, row) * static_cast<float>(whole(r, lane, row, j));
     }
     __device__ static float offset(const QtRaw& r, int row, int j) { return min_factor(r, row) * minimum(r, row, j); }
     __device__ static float minimum(const QtRaw& r, int row, int j) {

@@ -3,7 +3,7 @@
 
 struct Q3KScales {
     static constexpr int BYTES = 224, GROUPS = 4;
-    static constexpr bool OFFSET = false;
+    static constexpr bool INTEGER = true, OFFSET = false;
 
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
         if (w < 48) return rows[w / 3] ? word_at(rows[w / 3] + 96 + w % 3 * 4) : 0;
@@ -26,10 +26,15 @@ struct Q3KScales {
         r.rest.w = Read::b4(d + 16);
     }
 
-    __device__ static float scale(const QtRaw& r, int lane, int row, int j) {
+    __device__ static float unit(const QtRaw& r, int lane, int row) {
         const half2 d = as_half2(row ? r.rest.w : r.rest.z);
-        const int s = static_cast<int>((row ? r.rest.y : r.rest.x) >> (8 * j) & 63) - 32;
-        return (lane / 4 % 2 ? __high2float(d) : __low2float(d)) * static_cast<float>(s);
+        return lane / 4 % 2 ? __high2float(d) : __low2float(d);
+    }
+    __device__ static int whole(const QtRaw& r, int, int row, int j) {
+        return static_cast<int>((row ? r.rest.y : r.rest.x) >> (8 * j) & 63) - 32;
+    }
+    __device__ static float scale(const QtRaw& r, int lane, int row, int j) {
+        return unit(r, lane, row) * static_cast<float>(whole(r, lane, row, j));
     }
     __device__ static float offset(const QtRaw&, int, int) { return 0.0f; }
 };

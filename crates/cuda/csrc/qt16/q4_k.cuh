@@ -104,39 +104,54 @@ struct QtK {
         a[1] = a[3] = all.m[1];
     }
 
-    // In the int8 profile: weights are codes times a group's scale, plus a factor of the row times the group's minimum.
+    // In the int8 profile: weights are codes times a group's scale, an integer times the row's `unit`, plus a factor of the
+    // row times the group's minimum.
     static constexpr int GROUPS = 2, ZERO = 0;
-    static constexpr bool OFFSET = true, BY_ROWS = true;
+    static constexpr bool INTEGER = true, OFFSET = true, BY_ROWS = true;
 
-    __device__ static void integer_scales(float (&s)[2][GROUPS], const QtRaw& r, int lane) {
-        float unused[2][2];
-        factors(s, unused, r, lane, 1.0f, 1.0f);
+    __device__ static void whole_scales(int (&s)[2][GROUPS], float (&unit)[2], const QtRaw& r, int lane) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            uint32_t sc[2], unused[2];
+            integers(sc, unused, r, lane, row);
+            unit[row] = __low2float(as_half2(r.more[row].x));
+#pragma unroll
+            for (int j = 0; j < 2; ++j) s[row][j] = static_cast<int>(sc[j]);
+        }
     }
 
-    __device__ static void minima(float (&m)[2][GROUPS], float (&factor)[2], const QtRaw& r, int lane) {
+    // Two integers below 1024 as halves.
+    __device__ static uint32_t halves_of(uint32_t low, uint32_t high) {
+        return as_u32(__hsub2(as_half2(low | high << 16 | 0x64006400), __floats2half2_rn(1024.0f, 1024.0f)));
+    }
+
+    // The A fragment of the minima's step: k 0…7 are the groups, k 8…15 the same again.
+    __device__ static void minima(uint32_t (&a)[4], float (&factor)[2], const QtRaw& r, int lane) {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             uint32_t unused[2], mn[2];
             integers(unused, mn, r, lane, row);
             factor[row] = -__high2float(as_half2(r.more[row].x));
-#pragma unroll
-            for (int j = 0; j < 2; ++j) m[row][j] = static_cast<float>(mn[j]);
+            a[row] = a[2 + row] = halves_of(mn[0], mn[1]);
         }
     }
 
-    // The same of one row and four groups, the first ones or the last, from what scales a unit.
+    // The same of one row and four groups, the first ones or the last, from what scales a unit; m: two of each slab.
     template <class Read>
-    __device__ static void of_row(float (&s)[4], float (&m)[4], float& factor, const uint8_t* meta, int row, bool last) {
+    __device__ static void of_row(int (&s)[4], float& unit, uint32_t (&m)[2], float& factor, const uint8_t* meta, int row,
+                                  bool last) {
         const uint4 v = Read::b16(meta + row * 16);
         const uint32_t sc = last ? (v.w & 0x0f0f0f0f) | (v.y >> 2 & 0x30303030) : v.y & 0x3f3f3f3f;
         const uint32_t mn = last ? (v.w >> 4 & 0x0f0f0f0f) | (v.z >> 2 & 0x30303030) : v.z & 0x3f3f3f3f;
         const half2 d = as_half2(v.x);
+        unit = __low2float(d);
         factor = -__high2float(d);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            s[j] = __low2float(d) * static_cast<float>(sc >> (8 * j) & 255);
-            m[j] = static_cast<float>(mn >> (8 * j) & 255);
+            s[j] = static_cast<int>(sc >> (8 * j) & 255);
         }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) m[j] = halves_of(mn >> (16 * j) & 255, mn >> (16 * j + 8) & 255);
     }
 };
 

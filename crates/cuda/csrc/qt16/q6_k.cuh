@@ -3,7 +3,7 @@
 
 struct Q6KScales {
     static constexpr int BYTES = 288, GROUPS = 4;
-    static constexpr bool OFFSET = false;
+    static constexpr bool INTEGER = true, OFFSET = false;
 
     __device__ static uint32_t pack(const uint8_t* const (&rows)[QT_ROWS], int w) {
         if (w < 64) return rows[w / 4] ? word_at(rows[w / 4] + 192 + w % 4 * 4) : 0;
@@ -17,10 +17,15 @@ struct Q6KScales {
         r.rest = make_uint4(Read::b4(meta + lane * 4), Read::b4(meta + 128 + lane * 4), Read::b4(d), Read::b4(d + 16));
     }
 
-    __device__ static float scale(const QtRaw& r, int lane, int row, int j) {
+    __device__ static float unit(const QtRaw& r, int lane, int row) {
         const half2 d = as_half2(row ? r.rest.w : r.rest.z);
-        const int s = static_cast<int8_t>((row ? r.rest.y : r.rest.x) >> (8 * j));
-        return (lane / 4 % 2 ? __high2float(d) : __low2float(d)) * static_cast<float>(s);
+        return lane / 4 % 2 ? __high2float(d) : __low2float(d);
+    }
+    __device__ static int whole(const QtRaw& r, int, int row, int j) {
+        return static_cast<int8_t>((row ? r.rest.y : r.rest.x) >> (8 * j));
+    }
+    __device__ static float scale(const QtRaw& r, int lane, int row, int j) {
+        return unit(r, lane, row) * static_cast<float>(whole(r, lane, row, j));
     }
     __device__ static float offset(const QtRaw&, int, int) { return 0.0f; }
 };

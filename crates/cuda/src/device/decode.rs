@@ -7,7 +7,7 @@ use super::{CudaDevice, LoadedLinear};
 use crate::args::*;
 use crate::driver::{Failure, Gpu, Kernel, STATIC_SHARED, Shape};
 use crate::k_segments;
-use crate::matrix::{self, Form, QT16_WARPS, UNIT_BYTES, UNIT_COLS, UNIT_SUMS, form_for};
+use crate::matrix::{self, Form, QT16_WARPS, UNIT_BYTES, UNIT_COLS, UNIT_SUMS, form_for, together};
 use minfer_ops::*;
 
 /// Units of a warp that are on their way or at hand, `DEPTH` of the kernel.
@@ -111,7 +111,8 @@ impl CudaDevice {
         let info = &self.gpu.info;
         let (cols, gated) = (source.width, matches!(what, Decode::Gated { .. }));
         let segments = k_segments(cols);
-        let form = form_for(1, products.iter().map(|(linear, _)| &*linear.matrix));
+        let matrices = products.iter().map(|(linear, _)| &*linear.matrix);
+        let form = form_for(1, matrices.clone());
         let bytes = form == Form::Bytes;
         // A part of a row is enough for a block if nothing has to be found out of the whole.
         let apart = source.norm.is_none() && (bytes || source.most != 0);
@@ -145,7 +146,7 @@ impl CudaDevice {
         if shared + STATIC_SHARED > info.shared_per_block {
             return Ok(false);
         }
-        args.row = row;
+        args.row = RowArgs { together: i32::from(together(matrices)), ..row };
         args.cols = cols.next_multiple_of(UNIT_COLS) as i32;
         args.segment_bits = segments.ilog2() as i32;
         args.split_bits = split.ilog2() as i32;

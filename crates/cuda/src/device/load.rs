@@ -41,7 +41,19 @@ impl CudaDevice {
     /// A matrix for products.
     fn product_matrix(&mut self, weight: &Weight) -> Result<Matrix, DeviceError> {
         let matrix = self.matrix(weight)?;
-        Ok(matrix.tuned(self.lane(), &self.kernels, self.numerics)?.unwrap_or(matrix))
+        #[cfg_attr(not(feature = "lab"), allow(unused_mut, reason = "experiments change it"))]
+        let Some(mut tuned) = matrix.tuned(self.lane(), &self.kernels, self.numerics)? else {
+            return Ok(matrix);
+        };
+        if tuned.takes_bytes() {
+            let prefill = self.prefill_of(weight);
+            if !self.prompt_kernels.contains(&(weight.ty, prefill)) {
+                self.prompt_kernels.push((weight.ty, prefill));
+            }
+            #[cfg(feature = "lab")]
+            tuned.experiment(self.lane(), &self.kernels, prefill, matrix)?;
+        }
+        Ok(tuned)
     }
 
     fn vector(&self, values: &[f32]) -> Result<Buffer<f32>, DeviceError> {

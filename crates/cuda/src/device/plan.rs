@@ -4,14 +4,18 @@ use super::load::same_rope;
 use super::state::{State, check_cache};
 use crate::driver::held;
 use crate::matrix::tuned_bytes;
-use minfer_ops::{DeviceError, Holding, Memory, Reserve, Rope};
+use minfer_ops::{DeviceError, Holding, Memory, Reserve, Rope, Weight};
 
 /// What the driver takes for itself once steps run: kernels that come to the GPU when they are first launched, and
 /// graphs.
 const WORKING: u64 = 64 << 20;
 
-/// [`minfer_ops::Device::memory`] of a GPU.
-pub(super) fn memory(holdings: &[Holding<'_>], reserve: &Reserve) -> Result<Memory, DeviceError> {
+/// [`minfer_ops::Device::memory`] of a GPU. `keeps`: whether a matrix stays there as it lies in the file too.
+pub(super) fn memory(
+    holdings: &[Holding<'_>],
+    reserve: &Reserve,
+    keeps: impl Fn(&Weight) -> bool,
+) -> Result<Memory, DeviceError> {
     check_cache(reserve)?;
     let (mut weights, mut loading) = (0u64, 0u64);
     let mut ropes: Vec<&Rope> = Vec::new();
@@ -21,7 +25,11 @@ pub(super) fn memory(holdings: &[Holding<'_>], reserve: &Reserve) -> Result<Memo
             Holding::Table(weight) => (held(weight.data.len() as u64), 0),
             Holding::Matrix(weight) => {
                 let file = held(weight.data.len() as u64);
-                tuned_bytes(weight).map_or((file, 0), |tuned| (held(tuned), file))
+                match tuned_bytes(weight) {
+                    None => (file, 0),
+                    Some(tuned) if keeps(weight) => (held(tuned).saturating_add(file), 0),
+                    Some(tuned) => (held(tuned), file),
+                }
             }
             Holding::Tied(weight) => (tuned_bytes(weight).map_or(0, held), 0),
             Holding::Vector(len) => (held(4 * *len as u64), 0),
@@ -42,9 +50,13 @@ pub(super) fn memory(holdings: &[Holding<'_>], reserve: &Reserve) -> Result<Memo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use minfer_ops::{GgmlType, Heads, KvGroup, KvType, KvTypes, RopeStyle, Weight};
+    use minfer_ops::{GgmlType, Heads, KvGroup, KvType, KvTypes, RopeStyle};
 
     const MIB: u64 = 1 << 20;
+
+    fn memory(holdings: &[Holding<'_>], reserve: &Reserve) -> Result<Memory, DeviceError> {
+        super::memory(holdings, reserve, |_| false)
+    }
 
     fn weight(ty: GgmlType, rows: usize, cols: usize) -> Weight {
         let bytes = ty.bytes_of(rows * cols).expect("whole blocks");
@@ -77,6 +89,9 @@ mod tests {
         assert_eq!((one.weights, one.loading), (4 * MIB, 8 * MIB));
         assert_eq!(tuned_bytes(&k), Some(1000 * 2304));
         assert_eq!(tuned_bytes(&odd), Some(1001 * 2304));
+        // Experiments read the file's layout.
+        let both = super::memory(&[Holding::Matrix(&k)], &cache, |_| true).expect("a cache of f16");
+        assert_eq!((both.weights, both.loading), (8 * MIB, 8 * MIB));
         // Rows that are no whole units, and types that have none, stay in the file's layout.
         let short = weight(GgmlType::Q8_0, 10_000, 320);
         let float = weight(GgmlType::F32, 10_000, 256);

@@ -43,21 +43,28 @@ impl CudaDevice {
         Ok(bytes as f64 / best)
     }
 
-    /// Names of the product kernels that matrices of these types run on: tokens by tokens, and many at once.
+    /// Names of the product kernels that matrices of these types run on: tokens by tokens, and many at once; of the latter
+    /// those of the int8 profile that loaded matrices take.
     pub fn kernels_of_types(&self, types: &[GgmlType]) -> Vec<String> {
         let wgmma = has_wgmma(&self.gpu.info);
         let of = |ty: &GgmlType| {
             let tuned = QT16_TYPES.iter().any(|(t, _)| t == ty);
             let int8 = self.numerics == Numerics::Int8 && has_codes(*ty);
             let layouts: &[&str] = match tuned {
-                true if int8 => &["int8", "byte_tiles"],
+                true if int8 => &["int8"],
                 true if wgmma => &["qt16", "wgmma"],
                 true => &["qt16"],
                 false => &["file"],
             };
-            let name = name_of(if tuned { unit_type(*ty) } else { *ty });
-            name.into_iter()
-                .flat_map(|name| layouts.iter().map(move |layout| format!("matmul_{layout}_{name}")))
+            let Some(name) = name_of(if tuned { unit_type(*ty) } else { *ty }) else { return Vec::new() };
+            let prompts =
+                self.prompt_kernels.iter().filter(|(t, _)| t == ty).map(|(_, prefill)| match prefill {
+                    prefill if prefill.is_experiment() => {
+                        format!("mmq_{}_{name}", prefill.name().replace('-', "_"))
+                    }
+                    _ => format!("matmul_byte_tiles_{name}"),
+                });
+            layouts.iter().map(|layout| format!("matmul_{layout}_{name}")).chain(prompts).collect::<Vec<_>>()
         };
         types.iter().flat_map(of).collect()
     }

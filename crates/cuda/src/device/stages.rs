@@ -9,7 +9,7 @@ use super::{
 };
 use crate::args::*;
 use crate::driver::{Buffer, Kernel, STATIC_SHARED, Shape};
-use crate::matrix::{Form, Gated, Input, Matrix, Output, Spare, form_for, tile_products};
+use crate::matrix::{Form, Gated, Input, Matrix, Output, Spare, form_for, tile_products, together};
 use bytemuck::Pod;
 use minfer_ops::*;
 
@@ -103,6 +103,7 @@ impl Source<'_> {
             norm: LoadedNorm::args(self.norm),
             act: self.activation.map_or(-1, activation_number),
             n: self.width as i32,
+            ..RowArgs::default()
         }
     }
 }
@@ -123,7 +124,7 @@ impl CudaDevice {
     /// The same; `clear`: as many words as rows that become zero, or 0.
     fn prepare_and_clear(&self, source: &Source<'_>, to: Input, clear: Address) -> Result<(), DeviceError> {
         let args = PrepareArgs {
-            row: source.args(),
+            row: RowArgs { together: i32::from(to.together), ..source.args() },
             gather: source.gather,
             out: to.x,
             unscale: to.unscale,
@@ -131,28 +132,53 @@ impl CudaDevice {
             x_stride: source.width as i32,
             out_stride: to.stride as i32,
         };
-        let [any, rms, plain] = self.common.prepare_tiles;
         let simple = source.activation.is_none() && source.other == 0 && source.plain == 0;
+        let of_tiles = |[any, rms, plain]: [Kernel; 3]| match source.norm {
+            None if simple => plain,
+            Some(norm) if simple && norm.bias.is_none() && kind_and_eps(norm.kind).0 == 1 => rms,
+            _ => any,
+        };
         let kernel = match to.form {
             Form::Fragments => self.common.prepare_rows,
-            Form::Tiles => match source.norm {
-                None if simple => plain,
-                Some(norm) if simple && norm.bias.is_none() && kind_and_eps(norm.kind).0 == 1 => rms,
-                _ => any,
-            },
+            Form::Tiles => of_tiles(self.common.prepare_tiles),
             Form::Bytes => self.common.prepare_bytes,
-            Form::ByteTiles => self.common.prepare_byte_tiles,
+            Form::ByteTiles => of_tiles(self.common.prepare_byte_tiles),
+            #[cfg(feature = "lab")]
+            Form::Groups => return self.prepare_groups(source, to),
         };
         // Few rows leave multiprocessors without one, and nothing has to be found out of the whole.
-        let apart = kernel == plain && source.most != 0 && to.rows <= FEW_ROWS;
+        let apart = kernel == self.common.prepare_tiles[2] && source.most != 0 && to.rows <= FEW_ROWS;
         let parts = if apart { source.width.div_ceil(PART_VALUES) } else { 1 };
         self.enqueue(kernel, Shape::new([to.rows, parts, 1], ROW_THREADS), &args)
+    }
+
+    /// The same for an experiment: values become bytes in a kernel of its own.
+    #[cfg(feature = "lab")]
+    fn prepare_groups(&self, source: &Source<'_>, to: Input) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        let simple = source.norm.is_none() && source.activation.is_none() && source.gather == 0;
+        let values = match source.plain {
+            0 if simple => source.x,
+            // As wide as the residual stream; or in the place of what is read.
+            0 if source.norm.is_some() => at(&state.product, 0),
+            0 => at(&state.up, 0),
+            plain => plain,
+        };
+        if values != source.x {
+            // Where the bytes will be, fragments are in nobody's way.
+            let own = Source { plain: values, norm: source.norm, ..*source };
+            self.prepare(&own, Input { form: Form::Fragments, ..to })?;
+        }
+        let groups = crate::matrix::mmq::Groups::at(to.x, source.width, to.rows);
+        let (kernel, shape, args) = groups.fill(&self.kernels, values, false)?;
+        self.enqueue(kernel, shape, &args)
     }
 
     /// `input` for products with all of `matrices`, in the form that they take.
     pub(super) fn input_for(&self, input: Input, matrices: &[&Matrix]) -> Input {
         let spare = self.state.as_ref().map_or(Spare::default(), State::spare);
-        Input { form: form_for(input.rows, matrices.iter().copied()), spare, ..input }
+        let form = form_for(input.rows, matrices.iter().copied());
+        Input { form, together: together(matrices.iter().copied()), spare, ..input }
     }
 
     pub(super) fn store(

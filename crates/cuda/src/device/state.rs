@@ -36,6 +36,7 @@ impl Acts {
             rows,
             form: Form::Fragments,
             spare: Spare::default(),
+            together: false,
         }
     }
 }

@@ -110,15 +110,17 @@ fn embeddings_of_every_type_are_the_references_bits() {
     }
 }
 
-/// What the bytes stand for that the int8 profile makes of `rows` rows of `x`. Each is half a step from its value at most.
-fn as_bytes(device: &CudaDevice, x: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+/// What the bytes stand for that the int8 profile makes of `rows` rows of `x` for a matrix. Each is half a step from its value
+/// at most.
+fn as_bytes(device: &CudaDevice, matrix: &Matrix, x: &[f32], rows: usize, cols: usize) -> Vec<f32> {
     let stride = state::row_halves(cols);
     let to = device.gpu.alloc::<u16>(rows * stride, "test").expect("memory");
     let unscale = device.gpu.alloc::<f32>(rows, "test").expect("memory");
     let from = device.gpu.alloc::<f32>(x.len(), "test").expect("memory");
     device.gpu.upload(x, &from).expect("a copy");
-    let (spare, form) = (Spare::default(), Form::Bytes);
-    let input = Input { x: at(&to, 0), unscale: at(&unscale, 0), stride, rows, form, spare };
+    let (x_at, unscale_at, form, spare) = (at(&to, 0), at(&unscale, 0), Form::Bytes, Spare::default());
+    let together = crate::matrix::together([matrix].into_iter());
+    let input = Input { x: x_at, unscale: unscale_at, stride, rows, form, together, spare };
     device.prepare(&Source::rows(&from, cols), input).expect("a launch");
     let (mut halves, mut factors) = (vec![0u16; rows * stride], vec![0.0f32; rows]);
     device.gpu.download(&to, &mut halves).expect("a copy");
@@ -236,8 +238,9 @@ fn products_of_every_type_agree_with_double_precision_in_any_company() {
             check_company(&device, &matrix, &x, &whole, &what);
             let Some(matrix) = bytes else { continue };
             let whole = product(&device, &matrix, &x, 0..tokens);
-            let stands_for = as_bytes(&device, &x, tokens, cols);
-            // A massive value alone is √32 / (127 √12), 1.3e-2, from what its group of bytes stands for.
+            let stands_for = as_bytes(&device, &matrix, &x, tokens, cols);
+            // A massive value alone is √32 / (127 √12), 1.3e-2, from what its group of bytes stands for, or 3.6e-2 from its
+            // 256 values.
             with_bytes = with_bytes.max(ordinary_error(&whole, &values, &x, [rows, cols]));
             same_bytes = same_bytes.max(worst_error(&whole, &values, &stands_for, [rows, cols]));
             check_company(&device, &matrix, &x, &whole, &format!("{what}, int8"));

@@ -5,6 +5,7 @@ use super::{Gated, Input, Matrix, Output, ROW_TILE};
 use crate::args::{Address, ByteTileArgs, ByteTileMatrix, at};
 use crate::driver::{Gpu, Kernel, Shape};
 use crate::k_segments;
+use crate::kernels::has_integer_scales;
 use minfer_ops::{DeviceError, GgmlType};
 
 /// Tokens from which tiles are taken; tokens up to which a block has few of them; tokens of a block then, and of more.
@@ -15,7 +16,7 @@ const TOKENS: [usize; 2] = [32, 64];
 const THREADS: usize = 128;
 const ROWS: usize = 128;
 
-/// The kernel for up to three matrices, and of a gate and its up, shared memory of a block, and its tokens.
+/// The kernel for up to three matrices, and of a gate and its up; shared memory and tokens of a block.
 #[derive(Clone, Copy)]
 struct Tiled {
     products: Kernel,
@@ -50,8 +51,14 @@ fn shared(ty: GgmlType, unit_bytes: usize, tokens: usize) -> usize {
     // Scales, and sums of tokens, are of pairs of groups: of 32 values, or two of 16.
     let sets = if matches!(ty, Q2_K | Q3_K | Q6_K) { 2 } else { 1 };
     let minima = matches!(ty, Q4_K | Q5_K | Q4_1 | Q5_1 | Q2_K);
-    let tables = groups * 16 * sets * 32 + if minima { groups * (16 * sets * 32 + 4 * ROW_TILE) } else { 0 };
-    let of_tokens = tokens * (4 * (64 + 8) + if minima { 64 * sets } else { 0 });
+    let integer = has_integer_scales(ty);
+    // What minima are times, and integers.
+    let of_rows = if integer { 4 * ROW_TILE * (1 + usize::from(minima)) } else { 0 };
+    // Minima of a lane; a token's scales, and its sums.
+    let (of_lane, scales, sums) = if integer { (8 * sets, 4, 32) } else { (16, 4 * 8, 64) };
+    let (of_minima, sums) = if minima { (32 * of_lane, sums) } else { (0, 0) };
+    let tables = groups * (16 * sets * 32 + of_minima + of_rows);
+    let of_tokens = tokens * (4 * 64 + scales + sums);
     2 * (groups * unit_bytes + of_tokens + tables)
 }
 
@@ -144,6 +151,6 @@ mod tests {
             assert!(few <= 99 << 10, "{ty}: {few}");
             assert!(2 * (more + 1024) <= 228 << 10, "{ty}: {more}");
         }
-        assert_eq!(shared(GgmlType::Q4_K, 2304, TOKENS[1]), 99_328);
+        assert_eq!(shared(GgmlType::Q4_K, 2304, TOKENS[1]), 88_576);
     }
 }

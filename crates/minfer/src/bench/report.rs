@@ -197,6 +197,8 @@ pub enum Chosen {
     TypeK,
     /// Type of cached values.
     TypeV,
+    /// Kernels that ran.
+    Kernels,
 }
 
 /// A column of a table: name, width (negative for left-aligned), and what a row has there.
@@ -210,6 +212,7 @@ impl Chosen {
             Chosen::Numerics => ("numerics", -8, |row| row.machine.numerics.to_owned()),
             Chosen::TypeK => ("type_k", 6, |row| row.type_k.to_owned()),
             Chosen::TypeV => ("type_v", 6, |row| row.type_v.to_owned()),
+            Chosen::Kernels => ("kernels", -20, |row| row.kernels.join(" ")),
         }
     }
 }

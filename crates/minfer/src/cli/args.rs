@@ -9,6 +9,8 @@ use clap::{Args, ValueEnum};
 use minfer::GpuNumerics;
 use minfer::chat::parse_bias;
 use minfer::cpu::{CpuOptions, Host, Isa, Numerics, Repack};
+#[cfg(feature = "cuda")]
+use minfer::cuda::Prefill;
 use minfer::engine::SamplingParams;
 use minfer::engine::sampling::Dry;
 use minfer::gguf::Gguf;
@@ -93,6 +95,12 @@ pub(super) struct DeviceArgs {
     /// Numerics profile
     #[arg(long, value_enum, default_value_t = NumericsArg::Auto)]
     pub numerics: NumericsArg,
+    /// Kernels to take instead of those that fit best, for experiments: `prefill=NAME` takes prompts in the int8 profile,
+    /// with NAME auto or nb2, and in builds with `--features lab` nb, nb-unrolled, wide and wide-unrolled, which take Q4_K
+    /// and Q4_1 and have bits of their own
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "OP=NAME", value_delimiter = ',', value_parser = parse_kernels)]
+    pub kernels: Vec<Prefill>,
 }
 
 impl DeviceArgs {
@@ -107,10 +115,24 @@ impl DeviceArgs {
         }
     }
 
+    /// What takes prompts.
+    #[cfg(feature = "cuda")]
+    fn prefill(&self) -> Result<Prefill> {
+        match self.kernels[..] {
+            [] => Ok(Prefill::Auto),
+            [prefill] if prefill == Prefill::Auto || self.numerics == NumericsArg::Int8 => Ok(prefill),
+            [prefill] => {
+                Err(usage(format!("--kernels prefill={} takes prompts of --numerics int8", prefill.name())))
+            }
+            _ => Err(usage("--kernels: prefill is given more than once")),
+        }
+    }
+
     /// What runs the model. A profile that it does not have is refused.
     #[cfg(feature = "cuda")]
     pub(super) fn choice(&self) -> Result<DeviceChoice> {
         self.check_isa()?;
+        let prefill = self.prefill()?;
         match (self.device, self.numerics) {
             (Device::Cuda, NumericsArg::Exact | NumericsArg::Fast) => {
                 Err(usage("--numerics exact and fast are the CPU's; a GPU has f16 and int8"))
@@ -124,13 +146,13 @@ impl DeviceArgs {
                     NumericsArg::Int8 => Some(GpuNumerics::Int8),
                     _ => None,
                 };
-                Ok(DeviceChoice::Cuda { gpu: self.gpu, numerics })
+                Ok(DeviceChoice::Cuda { gpu: self.gpu, numerics, prefill })
             }
             (Device::Cpu, _) | (Device::Auto, NumericsArg::Exact | NumericsArg::Fast) => {
                 Ok(DeviceChoice::Cpu)
             }
             (Device::Auto, NumericsArg::Auto) if self.gpu != 0 => {
-                Ok(DeviceChoice::Cuda { gpu: self.gpu, numerics: None })
+                Ok(DeviceChoice::Cuda { gpu: self.gpu, numerics: None, prefill })
             }
             (Device::Auto, NumericsArg::Auto) => Ok(DeviceChoice::Auto),
         }
@@ -160,6 +182,19 @@ impl DeviceArgs {
     }
 }
 
+/// `prefill=nb2`.
+#[cfg(feature = "cuda")]
+fn parse_kernels(given: &str) -> Result<Prefill, String> {
+    let (op, name) = given.split_once('=').ok_or("expected OP=NAME, like prefill=nb2")?;
+    if op != "prefill" {
+        return Err(format!("{op:?}: only kernels of prefill can be chosen"));
+    }
+    match name.parse::<Prefill>()? {
+        prefill if prefill.is_available() => Ok(prefill),
+        _ => Err("an experiment, which needs a build with `--features lab`".to_owned()),
+    }
+}
+
 /// A device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Device {
@@ -184,8 +219,8 @@ pub(super) enum NumericsArg {
     Fast,
     /// Half precision with sums in single precision and a fixed order, on a GPU
     F16,
-    /// Bytes under a scale for every 32 values with integer sums and a fixed order, on a GPU; on an H200 a twentieth faster
-    /// than f16 for one token, and half as fast for prompts
+    /// Bytes under a scale for every 256 values (K-quants, IQ4_XS) or 32 (other types) with integer sums and a fixed order, on
+    /// a GPU; on an H200 a twentieth faster than f16 for one token, and three fifths as fast for prompts (7B, Q4_K_M)
     Int8,
 }
 

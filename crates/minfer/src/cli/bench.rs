@@ -164,6 +164,8 @@ impl Args {
             (Chosen::Numerics, self.device.numerics != NumericsArg::Auto),
             (Chosen::TypeK, self.cache.ctk != KvArg::F16),
             (Chosen::TypeV, self.cache.ctv != KvArg::F16),
+            #[cfg(feature = "cuda")]
+            (Chosen::Kernels, !self.device.kernels.is_empty()),
         ];
         all.into_iter().filter_map(|(column, chosen)| chosen.then_some(column)).collect()
     }

@@ -1,77 +1,68 @@
-//! Products of Q4_K with many tokens, each in the variants of `csrc/lab/mmq.cu` and as the int8 profile has it.
+//! Products of Q4_K or Q4_1 with many tokens, each in the variants of `csrc/lab/mmq.cu` and as the int8 profile has it.
 
 use super::super::CudaDevice;
 use super::super::stages::Source;
 use super::super::state::row_halves;
-use crate::args::{Finish, MmqArgs, MmqQuantizeArgs, at};
-use crate::driver::{Buffer, Kernel, Shape};
-use crate::matrix::{Form, Input, Matrix, Output, Spare};
+use crate::args::{Finish, at};
+use crate::driver::Buffer;
+use crate::matrix::mmq::{GROUP, Groups, Launch, Product};
+use crate::matrix::{Form, Input, Matrix, Output, Spare, together};
 use crate::numerics::Numerics;
+use crate::prefill::Prefill;
 use minfer_gguf::quant;
 use minfer_ops::{DeviceError, GgmlType, Weight};
 use std::time::Instant;
 
-/// Rows and tokens of a block of the variants, columns of a tile, and values of a group.
-const ROWS: usize = 128;
-const TOKENS: usize = 64;
-const COLS: usize = 256;
-const GROUP: usize = 32;
-const THREADS: usize = 256;
-
-/// Bytes of shared memory of the variants that unpack nibbles into it, and of those that keep them packed.
-const WIDE: usize = 61_440;
-const NB: usize = 45_056;
-
 /// A kernel for the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MmqVariant {
-    /// Nibbles are unpacked into shared memory.
-    Wide,
-    /// The same with the loop over groups unrolled.
-    WideUnrolled,
-    /// Nibbles stay packed in shared memory.
-    Nb,
-    /// The same with the loop over groups unrolled.
-    NbUnrolled,
-    /// The int8 profile's own kernel.
-    Nb2,
+    /// One that prompts may take too.
+    Of(Prefill),
+    /// nb, unrolled; raw words are read a pair of groups ahead.
+    Ahead,
+    /// nb, unrolled; minima are a tensor-core step of their own.
+    Least,
+    /// nb, unrolled; a token has one scale for 256 values, and scales of groups are integers.
+    Integers,
 }
 
 impl MmqVariant {
     /// All of them.
-    pub const ALL: [MmqVariant; 5] =
-        [MmqVariant::Wide, MmqVariant::WideUnrolled, MmqVariant::Nb, MmqVariant::NbUnrolled, MmqVariant::Nb2];
+    pub const ALL: [MmqVariant; 8] = [
+        MmqVariant::Of(Prefill::Wide),
+        MmqVariant::Of(Prefill::WideUnrolled),
+        MmqVariant::Of(Prefill::Nb),
+        MmqVariant::Of(Prefill::NbUnrolled),
+        MmqVariant::Of(Prefill::Nb2),
+        MmqVariant::Ahead,
+        MmqVariant::Least,
+        MmqVariant::Integers,
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            MmqVariant::Wide => "wide",
-            MmqVariant::WideUnrolled => "wide-unrolled",
-            MmqVariant::Nb => "nb",
-            MmqVariant::NbUnrolled => "nb-unrolled",
-            MmqVariant::Nb2 => "nb2",
+            MmqVariant::Of(prefill) => prefill.name(),
+            MmqVariant::Ahead => "nb-ahead",
+            MmqVariant::Least => "nb-least",
+            MmqVariant::Integers => "nb-integers",
         }
     }
 
-    /// Its kernel in `csrc/lab/mmq.cu`, and bytes of shared memory, static and dynamic.
-    fn kernel(self) -> Option<(&'static str, usize, usize)> {
-        match self {
-            MmqVariant::Wide => Some(("mmq_wide", 0, WIDE)),
-            MmqVariant::WideUnrolled => Some(("mmq_wide_unrolled", 0, WIDE)),
-            MmqVariant::Nb => Some(("mmq_nb", NB, 0)),
-            MmqVariant::NbUnrolled => Some(("mmq_nb_unrolled", NB, 0)),
-            MmqVariant::Nb2 => None,
-        }
+    /// Whether the profile's own kernel is meant.
+    fn is_own(self) -> bool {
+        matches!(self, MmqVariant::Of(prefill) if !prefill.is_experiment())
     }
 }
 
 /// A product, and its input in the forms that the variants take.
 pub struct MmqProduct<'a> {
     device: &'a CudaDevice,
+    ty: GgmlType,
     blocks: Buffer<u8>,
     tuned: Matrix,
-    bytes: Buffer<u8>,
-    scales: Buffer<f32>,
+    /// With a scale for each group, and for 256 values.
+    groups: [Buffer<u8>; 2],
     own: Buffer<u16>,
     unscale: Buffer<f32>,
     out: Buffer<f32>,
@@ -99,58 +90,50 @@ impl CudaDevice {
         self.mmq_product(&Weight { name: "random".into(), ty, rows, cols, data: data.into() }, &x)
     }
 
-    /// A product of a matrix of Q4_K, `weight`, with `x`, tokens of as many values as it has columns.
+    /// A product of a matrix, `weight`, with `x`, tokens of as many values as it has columns.
     fn mmq_product(&self, weight: &Weight, x: &[f32]) -> Result<MmqProduct<'_>, DeviceError> {
-        let Weight { rows, cols, .. } = *weight;
+        let Weight { rows, cols, ty, .. } = *weight;
         let refuse = |what: String| Err(DeviceError::Unsupported { tensor: weight.name.to_string(), what });
-        if weight.ty != GgmlType::Q4_K || cols == 0 || !cols.is_multiple_of(COLS) {
-            return refuse(format!("{cols} columns of {}: whole blocks of Q4_K are expected", weight.ty));
+        if !matches!(ty, GgmlType::Q4_K | GgmlType::Q4_1) || cols == 0 || !cols.is_multiple_of(ty.block_len())
+        {
+            return refuse(format!("{cols} columns of {ty}: whole blocks of Q4_K or Q4_1 are expected"));
         }
         if x.is_empty() || !x.len().is_multiple_of(cols) {
             return refuse(format!("{} values of input for {cols} columns", x.len()));
         }
         self.gpu.make_current()?;
-        for (kernel, fixed, _) in MmqVariant::ALL.into_iter().filter_map(MmqVariant::kernel) {
-            self.gpu.allow_shared(self.kernels.get("mmq", kernel)?, fixed)?;
-        }
         let what = "the laboratory";
         let tokens = x.len() / cols;
-        let padded = tokens.next_multiple_of(2 * TOKENS);
-        let Some(tuned) = Matrix::load(weight, self.lane(), &self.kernels)?.tuned(
-            self.lane(),
-            &self.kernels,
-            Numerics::Int8,
-        )?
-        else {
+        let matrix = Matrix::load(weight, self.lane(), &self.kernels)?;
+        let Some(tuned) = matrix.tuned(self.lane(), &self.kernels, Numerics::Int8)? else {
             return refuse("no tuned kernels".into());
         };
         let from = self.gpu.alloc::<f32>(x.len(), what)?;
         self.gpu.upload(x, &from)?;
+        let bytes = Groups::bytes(cols, tokens);
+        let tiles = tokens.next_multiple_of(crate::matrix::TILE_TOKENS);
         let product = MmqProduct {
             device: self,
+            ty,
             blocks: self.gpu.alloc(weight.data.len(), what)?,
             tuned,
-            bytes: self.gpu.alloc(padded * cols, what)?,
-            scales: self.gpu.alloc(2 * padded * cols / GROUP, what)?,
-            own: self.gpu.alloc(padded * row_halves(cols), what)?,
-            unscale: self.gpu.alloc(padded, what)?,
+            groups: [self.gpu.alloc(bytes, what)?, self.gpu.alloc(bytes, what)?],
+            own: self.gpu.alloc(tiles * row_halves(cols), what)?,
+            unscale: self.gpu.alloc(tiles, what)?,
             out: self.gpu.alloc(tokens * rows, what)?,
             rows,
             cols,
             tokens,
         };
         self.gpu.upload(&weight.data[..], &product.blocks)?;
-        let args = MmqQuantizeArgs {
-            x: at(&from, 0),
-            q: at(&product.bytes, 0),
-            scales: at(&product.scales, 0),
-            cols: cols as i32,
-            tokens: tokens as i32,
-            padded: padded as i32,
-            unused: 0,
-        };
-        let groups = (padded * cols / GROUP).div_ceil(THREADS / 32);
-        self.enqueue(self.kernels.get("mmq", "mmq_quantize")?, Shape::new([groups, 1, 1], THREADS), &args)?;
+        for together in [false, true] {
+            if together && !cols.is_multiple_of(256) {
+                continue;
+            }
+            let (kernel, shape, args) =
+                product.groups(together).fill(&self.kernels, at(&from, 0), together)?;
+            self.enqueue(kernel, shape, &args)?;
+        }
         self.prepare(&Source::rows(&from, cols), product.input())?;
         // `from` goes.
         self.gpu.synchronize()?;
@@ -164,41 +147,39 @@ impl MmqProduct<'_> {
         let tiles = self.tuned.takes_byte_tiles(self.tokens);
         let form = if tiles { Form::ByteTiles } else { Form::Bytes };
         let (x, unscale) = (at(&self.own, 0), at(&self.unscale, 0));
-        Input { x, unscale, stride: row_halves(self.cols), rows: self.tokens, form, spare: Spare::default() }
+        Input {
+            x,
+            unscale,
+            stride: row_halves(self.cols),
+            rows: self.tokens,
+            form,
+            spare: Spare::default(),
+            together: together([&self.tuned].into_iter()),
+        }
+    }
+
+    /// Of the variants: those of groups, or of 256 values with one scale.
+    fn groups(&self, together: bool) -> Groups {
+        Groups::at(at(&self.groups[usize::from(together)], 0), self.cols, self.tokens)
     }
 
     /// Enqueues it; `blocks`: of a multiprocessor at most, or 0 for as many as fit, which more shared memory than needed
     /// sees to. Without effect on the profile's own kernel.
     ///
     /// # Errors
-    /// A multiprocessor has no memory for it, or the driver fails.
+    /// A multiprocessor has no memory for it, there is no such kernel for the type, or the driver fails.
     pub fn enqueue(&self, variant: MmqVariant, blocks: usize) -> Result<(), DeviceError> {
         let device = self.device;
-        let Some((kernel, fixed, needed)) = variant.kernel() else {
-            let output = Output { out: at(&self.out, 0), stride: self.rows, finish: Finish::Store };
+        let output = Output { out: at(&self.out, 0), stride: self.rows, finish: Finish::Store };
+        if variant.is_own() {
             return self.tuned.product(device.lane(), self.input(), 0, output);
-        };
-        let kernel: Kernel = device.kernels.get("mmq", kernel)?;
-        let all = device.gpu.info.shared_per_block;
-        // More than a share of what a block may have at most is more than a share of what there is.
-        let share = if blocks == 0 { 0 } else { (all / (blocks + 1) + 1024).saturating_sub(fixed) };
-        let dynamic = needed.max(share);
-        if fixed + dynamic > all {
-            let what = format!("{} bytes of shared memory for a block, of {all}", fixed + dynamic);
-            return Err(DeviceError::Unsupported { tensor: variant.name().into(), what });
         }
-        let args = MmqArgs {
-            w: at(&self.blocks, 0),
-            q: at(&self.bytes, 0),
-            scales: at(&self.scales, 0),
-            out: at(&self.out, 0),
-            rows: self.rows as i32,
-            cols: self.cols as i32,
-            tokens: self.tokens as i32,
-            padded: self.tokens.next_multiple_of(2 * TOKENS) as i32,
-        };
-        let grid = [self.rows.div_ceil(ROWS), self.tokens.div_ceil(TOKENS), 1];
-        device.enqueue(kernel, Shape::new(grid, THREADS).with_shared(dynamic), &args)
+        let form = variant.name().replace('-', "_");
+        let launch = Launch::find(&device.gpu, &device.kernels, &form, self.ty)?;
+        let input = self.groups(variant == MmqVariant::Integers);
+        let product = Product { w: at(&self.blocks, 0), rows: self.rows, input, bias: 0, output };
+        let (kernel, shape, args) = launch.of(&device.gpu, &product, blocks)?;
+        device.enqueue(kernel, shape, &args)
     }
 
     /// Seconds of one of `launches`, one after the other.
@@ -228,18 +209,20 @@ impl MmqProduct<'_> {
         Ok(values)
     }
 
-    /// What the variants but the profile's own multiply: values of the tokens' bytes, `[tokens][cols]`.
+    /// What a variant but the profile's own multiplies: values of the tokens' bytes, `[tokens][cols]`.
     ///
     /// # Errors
     /// The driver fails.
-    pub fn quantized(&self) -> Result<Vec<f32>, DeviceError> {
-        let padded = self.tokens.next_multiple_of(2 * TOKENS);
-        let (mut bytes, mut scales) = (vec![0u8; padded * self.cols], vec![0.0f32; self.scales.len()]);
-        self.device.gpu.download(&self.bytes, &mut bytes)?;
-        self.device.gpu.download(&self.scales, &mut scales)?;
+    pub fn quantized(&self, variant: MmqVariant) -> Result<Vec<f32>, DeviceError> {
+        let together = variant == MmqVariant::Integers;
+        let (groups, from) = (self.groups(together), &self.groups[usize::from(together)]);
+        let mut bytes = vec![0u8; from.len()];
+        self.device.gpu.download(from, &mut bytes)?;
+        let (q, scales) = bytes.split_at(groups.scales_at());
+        let scales: &[f32] = bytemuck::cast_slice(scales);
         let value = |i: usize| {
             let (token, group) = (i / self.cols, i % self.cols / GROUP);
-            f32::from(bytes[i] as i8) * scales[2 * (group * padded + token)]
+            f32::from(q[i] as i8) * scales[2 * (group * groups.padded() + token)]
         };
         Ok((0..self.tokens * self.cols).map(value).collect())
     }
@@ -250,16 +233,21 @@ mod tests {
     use super::*;
     use crate::testing::{Numbers, device, error};
 
-    /// All variants of the experiment have the same bits, and those that they should have; the profile's own its error.
+    /// Wide and nb, unrolled or not, have the same bits on any shape, and nb's other forms those bytes' product too. That is
+    /// near to the product with the values, where there are enough outputs to tell.
     #[test]
     fn variants_of_the_experiment_have_the_same_bits() {
         let Some(device) = device() else { return };
-        for (rows, cols, tokens) in [(128, 256, 64), (200, 1024, 70), (3, 512, 1), (257, 3584, 130)] {
-            let mut data = vec![0; GgmlType::Q4_K.bytes_of(rows * cols).expect("whole blocks")];
-            quant::random_blocks(GgmlType::Q4_K, rows as u64, 0.02, 0, &mut data).expect("whole blocks");
+        let shapes =
+            [(128, 256, 64), (200, 1024, 70), (3, 512, 1), (257, 3584, 130)].map(|s| (GgmlType::Q4_K, s));
+        let others = [(40, 576, 70), (129, 2304, 65)].map(|s| (GgmlType::Q4_1, s));
+        for (ty, (rows, cols, tokens)) in shapes.into_iter().chain(others) {
+            let what = format!("{ty}, {rows}×{cols}, {tokens} tokens");
+            let mut data = vec![0; ty.bytes_of(rows * cols).expect("whole blocks")];
+            quant::random_blocks(ty, rows as u64, 0.02, 0, &mut data).expect("whole blocks");
             let mut values = vec![0.0; rows * cols];
-            quant::dequantize(GgmlType::Q4_K, &data, &mut values).expect("whole blocks");
-            let weight = Weight { name: "w".into(), ty: GgmlType::Q4_K, rows, cols, data: data.into() };
+            quant::dequantize(ty, &data, &mut values).expect("whole blocks");
+            let weight = Weight { name: "w".into(), ty, rows, cols, data: data.into() };
             let x = Numbers(7).heavy(tokens * cols, 1.0);
             let product = device.mmq_product(&weight, &x).expect("memory");
             let in_double = |x: &[f32]| -> Vec<f64> {
@@ -269,20 +257,37 @@ mod tests {
                 };
                 (0..tokens * rows).map(|i| dot((i / rows, i % rows))).collect()
             };
-            let (truth, same) = (in_double(&x), in_double(&product.quantized().expect("a copy")));
-            let wide = product.result(MmqVariant::Wide).expect("a launch");
-            let (from_truth, from_same) = (error(&wide, &truth), error(&wide, &same));
-            assert!(
-                from_truth < 1.2e-2 && from_same < 5e-6,
-                "{rows}×{cols}: {from_truth:.1e}, {from_same:.1e}"
-            );
-            for variant in [MmqVariant::WideUnrolled, MmqVariant::Nb, MmqVariant::NbUnrolled] {
-                let found = product.result(variant).expect("a launch");
+            let truth = in_double(&x);
+            let near = |variant: MmqVariant, found: &[f32]| {
+                let same = in_double(&product.quantized(variant).expect("a copy"));
+                let from_same = error(found, &same);
+                assert!(from_same < 5e-6, "{what}: {}: {from_same:.1e} from its bytes", variant.name());
+            };
+            let near_truth = |variant: MmqVariant, found: &[f32]| {
+                let from_truth = error(found, &truth);
+                let counts = rows * tokens >= 1000;
+                assert!(!counts || from_truth < 1.2e-2, "{what}: {}: {from_truth:.1e}", variant.name());
+            };
+            let wide = product.result(MmqVariant::Of(Prefill::Wide)).expect("a launch");
+            near(MmqVariant::Of(Prefill::Wide), &wide);
+            near_truth(MmqVariant::Of(Prefill::Wide), &wide);
+            for asked in [Prefill::WideUnrolled, Prefill::Nb, Prefill::NbUnrolled] {
+                let taken = MmqVariant::Of(asked.of((8, 0), ty, cols));
+                let found = product.result(taken).expect("a launch");
                 let differing = found.iter().zip(&wide).filter(|(f, w)| f.to_bits() != w.to_bits()).count();
-                assert_eq!(differing, 0, "{rows}×{cols}, {tokens} tokens: {}", variant.name());
+                assert_eq!(differing, 0, "{what}: {}", taken.name());
             }
-            let own = product.result(MmqVariant::Nb2).expect("a launch");
-            assert!(error(&own, &truth) < 1.2e-2, "{rows}×{cols}, {tokens} tokens: nb2");
+            if ty == GgmlType::Q4_K {
+                for variant in [MmqVariant::Ahead, MmqVariant::Least, MmqVariant::Integers] {
+                    let found = product.result(variant).expect("a launch");
+                    near(variant, &found);
+                    near_truth(variant, &found);
+                }
+            }
+            near_truth(
+                MmqVariant::Of(Prefill::Nb2),
+                &product.result(MmqVariant::Of(Prefill::Nb2)).expect("a launch"),
+            );
         }
     }
 }

@@ -6,12 +6,18 @@ use super::*;
 #[test]
 fn inputs_of_known_forms_have_the_bits_of_any() {
     let Some(mut device) = device() else { return };
-    if !crate::matrix::has_wgmma(&device.gpu.info) {
-        return;
+    if crate::matrix::has_wgmma(&device.gpu.info) {
+        known_forms(&mut device, Numerics::F16, Form::Tiles);
     }
-    for (tokens, cols) in [(150, 256), (40, 3584), (129, 18944), (9, 18944)] {
+    known_forms(&mut device, Numerics::Int8, Form::ByteTiles);
+}
+
+fn known_forms(device: &mut CudaDevice, numerics: Numerics, form: Form) {
+    let sizes = [(150, 256), (40, 3584), (70, 3584), (129, 18944), (9, 18944)];
+    // Fewer as bytes are no tiles.
+    for (tokens, cols) in sizes.into_iter().filter(|(tokens, _)| form == Form::Tiles || *tokens >= 64) {
         device.reserve(&reserve(tokens, cols, SMALL_HEADS, 1)).expect("memory");
-        let linear = tuned_linear(&mut device, GgmlType::Q4_K, 64, cols, Numerics::F16);
+        let linear = tuned_linear(device, GgmlType::Q4_K, 64, cols, numerics);
         let mut numbers = Numbers(cols as u64);
         let mut upload = |len: usize| {
             let values = numbers.heavy(len, 1.0);
@@ -31,20 +37,27 @@ fn inputs_of_known_forms_have_the_bits_of_any() {
         {
             let source = Source { norm, most, ..Source::rows(&x, cols) };
             let mut results = Vec::new();
-            let own = device.common.prepare_tiles;
+            let own = *kernels_of(device, form);
             assert!(own[0] != own[if norm.is_some() { 1 } else { 2 }]);
             for kernels in [own, [own[0]; 3]] {
-                device.common.prepare_tiles = kernels;
+                *kernels_of(device, form) = kernels;
                 let state = device.state().expect("memory");
                 let input = device.input_for(state.normed.input(tokens, cols), &[&linear.matrix]);
-                assert_eq!(input.form, Form::Tiles);
+                assert_eq!(input.form, form);
                 device.prepare(&source, input).expect("a launch");
                 let out = device.gpu.alloc::<f32>(tokens * 64, "test").expect("memory");
                 device.store(&linear, input, &out).expect("a launch");
-                results.push(bits(&device, &out));
+                results.push(bits(device, &out));
             }
-            device.common.prepare_tiles = own;
-            assert!(results[0] == results[1], "{case}: {tokens} tokens of {cols} columns");
+            *kernels_of(device, form) = own;
+            assert!(results[0] == results[1], "{form:?}, {case}: {tokens} tokens of {cols} columns");
         }
+    }
+}
+
+fn kernels_of(device: &mut CudaDevice, form: Form) -> &mut [Kernel; 3] {
+    match form {
+        Form::Tiles => &mut device.common.prepare_tiles,
+        _ => &mut device.common.prepare_byte_tiles,
     }
 }

@@ -164,7 +164,8 @@ fn joined_tiles_of_bytes_have_the_bits_of_single_products() {
             stride: linear.matrix.rows,
             finish: Finish::Store,
         };
-        let rows_of_bytes = Input { form: Form::Bytes, ..state.inner.input(tokens, cols) };
+        let rows_of_bytes =
+            Input { form: Form::Bytes, together: input.together, ..state.inner.input(tokens, cols) };
         device.prepare(&Source::rows(&x, cols), rows_of_bytes).expect("a launch");
         device.prepare(&Source::rows(&x, cols), input).expect("a launch");
         let (joined, single): (Vec<_>, Vec<_>) = linears[..3].iter().map(|l| (out(l), out(l))).unzip();
