@@ -46,7 +46,7 @@ pub enum Grammar {
     Regex(String),
     /// A grammar in llguidance's dialect of Lark, from its rule `start`.
     Lark(String),
-    /// A grammar in llama.cpp's GBNF, from its rule `root`. Refused if it is recursive, or has tokens in it.
+    /// A grammar in llama.cpp's GBNF, from its rule `root`. Refused if it has tokens in it.
     Gbnf(String),
 }
 
@@ -126,6 +126,32 @@ impl Constraint {
     }
 }
 
+impl Constraint {
+    /// Whether a whole text is one that this lets through, as if every byte were a token.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Constraint::check`].
+    pub fn admits(&self, text: &str) -> Result<bool, ConstraintError> {
+        let bytes = crate::TokenTable::from_iter((0..=u8::MAX).map(|byte| [byte]));
+        let mut state = Vocabulary::new(bytes.into(), 256).compile(self)?;
+        let refused = |why| ConstraintError::Grammar { grammar: self.grammar.name(), why };
+        let mut last = false;
+        for &byte in text.as_bytes() {
+            if last {
+                return Ok(false);
+            }
+            state.prepare(&[]).map_err(refused)?;
+            let id = TokenId::from(byte);
+            if state.mask().is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 != 1) {
+                return Ok(false);
+            }
+            last = state.commit(id, &[byte]).map_err(refused)?;
+        }
+        Ok(last || state.is_whole().map_err(refused)?)
+    }
+}
+
 impl Grammar {
     /// A grammar that is GBNF or Lark: GBNF if its first rule has `::=`.
     pub fn gbnf_or_lark(text: String) -> Grammar {
@@ -165,7 +191,10 @@ impl Grammar {
             }
             Grammar::Gbnf(_) => {
                 check_depth(text).map_err(refused)?;
-                GrammarWithLexer::from_regex(&gbnf::to_regex(text).map_err(refused)?)
+                match gbnf::lower(text).map_err(refused)? {
+                    gbnf::Lowered::Regex(regex) => GrammarWithLexer::from_regex(&regex),
+                    gbnf::Lowered::Lark(lark) => GrammarWithLexer::from_lark(lark),
+                }
             }
         };
         Ok(TopLevelGrammar::from_grammar(lowered))

@@ -1,27 +1,47 @@
-//! GBNF, the grammars of llama.cpp, as regular expressions.
+//! GBNF, the grammars of llama.cpp.
 //!
-//! A grammar of GBNF is one of characters: nothing is read ahead, and no part of it is greedy. llguidance's are of lexemes, which
-//! are. So that no text is lost, a grammar becomes one lexeme, for which there must be an end to replacing rules by what they
-//! stand for: a grammar with a rule that has itself inside is refused, and so are llama.cpp's tokens (`<think>`, `<[1000]>`).
+//! A grammar of GBNF is one of characters: nothing is read ahead, and no part of it is greedy. llguidance's are of lexemes,
+//! which are. A grammar without recursion becomes one lexeme, in which every rule is replaced by what it stands for, so that no
+//! text is lost. One with recursion becomes a grammar of lexemes that are proven to lose none ([`lexemes`]). llama.cpp's tokens
+//! (`<think>`, `<[1000]>`) are refused.
 
-use std::collections::HashMap;
-use std::fmt::Write;
+mod chars;
+mod lexemes;
 
-/// Longest regular expression that a grammar may become, in bytes.
-const MAX_REGEX_BYTES: usize = 1 << 18;
+use std::collections::{BTreeMap, HashSet};
+
+use chars::Chars;
+
+/// Longest regular expression or Lark grammar that a grammar may become, in bytes.
+const MAX_BYTES: usize = 1 << 18;
+/// Parts within each other at most, those of rules within rules among them.
+const MAX_DEPTH: usize = 800;
 
 /// Part of a rule.
+#[derive(Clone)]
 enum Expr {
     /// One of several.
     Alt(Vec<Expr>),
     /// One after the other.
     Seq(Vec<Expr>),
-    /// A regular expression that stands for one character.
-    Character(String),
+    /// One of these characters.
+    Character(Chars),
     /// What a rule stands for.
     Rule(String),
-    /// So many times, as a regular expression says it.
-    Repeat(Box<Expr>, String),
+    /// At least and at most so many times.
+    Repeat(Box<Expr>, u32, Option<u32>),
+}
+
+/// Rules by name.
+type Rules = BTreeMap<String, Expr>;
+
+/// What a grammar is lowered to.
+#[derive(Debug)]
+pub(super) enum Lowered {
+    /// A regular expression.
+    Regex(String),
+    /// A grammar in Lark.
+    Lark(String),
 }
 
 /// Whether a text is GBNF, if it is one of GBNF and Lark: its first rule has `::=`, where Lark has a colon alone.
@@ -35,23 +55,117 @@ fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '-' || c == '_'
 }
 
-/// The regular expression of a grammar, from its rule `root`.
-pub(super) fn to_regex(text: &str) -> Result<String, String> {
+/// A grammar, from its rule `root`.
+pub(super) fn lower(text: &str) -> Result<Lowered, String> {
     let rules = Parser { text, at: 0 }.rules()?;
     let root = rules.get("root").ok_or("it has no rule \"root\"")?;
+    for (name, rule) in &rules {
+        each_rule(rule, &mut |below| match rules.contains_key(below) {
+            true => Ok(()),
+            false => Err(format!("there is no rule {below:?}, which rule {name:?} has")),
+        })?;
+    }
+    let recursive = recursive(&rules)?;
+    match recursive.is_empty() {
+        true => Ok(Lowered::Regex(regex(root, &rules)?)),
+        false => Ok(Lowered::Lark(lexemes::lark(&rules, &recursive)?)),
+    }
+}
+
+/// Calls `f` with the names of the rules in an expression.
+fn each_rule<'a>(expr: &'a Expr, f: &mut impl FnMut(&'a str) -> Result<(), String>) -> Result<(), String> {
+    match expr {
+        Expr::Alt(list) | Expr::Seq(list) => list.iter().try_for_each(|expr| each_rule(expr, f)),
+        Expr::Character(_) => Ok(()),
+        Expr::Rule(name) => f(name),
+        Expr::Repeat(expr, ..) => each_rule(expr, f),
+    }
+}
+
+/// The rules that have themselves inside, or one that does. Refuses what a recursive function would need too much stack for.
+fn recursive(rules: &Rules) -> Result<HashSet<&str>, String> {
+    let mut known = Known::new();
+    for (name, rule) in rules {
+        if !known.contains_key(&**name) {
+            visit(name, rule, rules, &mut known, 0)?;
+        }
+    }
+    Ok(known
+        .into_iter()
+        .filter(|(_, rule)| rule.is_none_or(|rule| rule.recursive))
+        .map(|(name, _)| name)
+        .collect())
+}
+
+/// What has been found of rules; nothing while what they have inside is looked at.
+type Known<'a> = BTreeMap<&'a str, Option<Visited>>;
+
+#[derive(Clone, Copy)]
+struct Visited {
+    recursive: bool,
+    depth: usize,
+}
+
+/// Visits a rule that is `above` deep inside of others.
+fn visit<'a>(
+    name: &'a str,
+    rule: &'a Expr,
+    rules: &'a Rules,
+    known: &mut Known<'a>,
+    above: usize,
+) -> Result<Visited, String> {
+    known.insert(name, None);
+    let found = visit_part(rule, rules, known, above)?;
+    known.insert(name, Some(found));
+    Ok(found)
+}
+
+fn visit_part<'a>(
+    expr: &'a Expr,
+    rules: &'a Rules,
+    known: &mut Known<'a>,
+    above: usize,
+) -> Result<Visited, String> {
+    let mut found = Visited { recursive: false, depth: 0 };
+    let mut add = |part: Visited| {
+        found.recursive |= part.recursive;
+        found.depth = found.depth.max(part.depth);
+    };
+    if above < MAX_DEPTH {
+        match expr {
+            Expr::Character(_) => {}
+            Expr::Alt(list) | Expr::Seq(list) => {
+                for expr in list {
+                    add(visit_part(expr, rules, known, above + 1)?);
+                }
+            }
+            Expr::Repeat(expr, ..) => add(visit_part(expr, rules, known, above + 1)?),
+            Expr::Rule(name) => match (known.get(&**name), rules.get_key_value(name)) {
+                // Itself, or one in the middle of which it is: either has itself inside.
+                (Some(None), _) => add(Visited { recursive: true, depth: 0 }),
+                (Some(&Some(rule)), _) => add(rule),
+                (None, Some((name, rule))) => add(visit(name, rule, rules, known, above + 1)?),
+                (None, None) => {}
+            },
+        }
+    }
+    found.depth += 1;
+    match above + found.depth > MAX_DEPTH {
+        true => Err(format!("its parts are nested more than {MAX_DEPTH} deep")),
+        false => Ok(found),
+    }
+}
+
+/// The regular expression of an expression without recursion.
+fn regex(expr: &Expr, rules: &Rules) -> Result<String, String> {
     let mut out = String::new();
-    write_regex(root, &rules, &mut vec!["root"], &mut out)?;
+    write_regex(expr, rules, &mut out)?;
     Ok(out)
 }
 
-fn write_regex<'a>(
-    expr: &'a Expr,
-    rules: &'a HashMap<String, Expr>,
-    inside: &mut Vec<&'a str>,
-    out: &mut String,
-) -> Result<(), String> {
-    if out.len() > MAX_REGEX_BYTES {
-        return Err(format!("it is too large: more than {MAX_REGEX_BYTES} bytes with all rules replaced"));
+fn write_regex(expr: &Expr, rules: &Rules, out: &mut String) -> Result<(), String> {
+    if out.len() > MAX_BYTES {
+        return Err(too_large());
     }
     match expr {
         Expr::Alt(list) => {
@@ -60,36 +174,36 @@ fn write_regex<'a>(
                 if index > 0 {
                     out.push('|');
                 }
-                write_regex(expr, rules, inside, out)?;
+                write_regex(expr, rules, out)?;
             }
             out.push(')');
         }
-        Expr::Seq(list) => {
-            for expr in list {
-                write_regex(expr, rules, inside, out)?;
-            }
-        }
-        Expr::Character(regex) => out.push_str(regex),
-        Expr::Rule(name) => {
-            if inside.contains(&name.as_str()) {
-                return Err(format!(
-                    "rule {name:?} has itself inside, which a Lark grammar can say, but GBNF here not"
-                ));
-            }
-            let (name, rule) =
-                rules.get_key_value(name).ok_or_else(|| format!("there is no rule {name:?}"))?;
-            inside.push(name);
-            write_regex(rule, rules, inside, out)?;
-            inside.pop();
-        }
-        Expr::Repeat(expr, times) => {
+        Expr::Seq(list) => list.iter().try_for_each(|expr| write_regex(expr, rules, out))?,
+        Expr::Character(chars) => out.push_str(&chars.regex()),
+        Expr::Rule(name) => rules.get(name).map_or(Ok(()), |rule| write_regex(rule, rules, out))?,
+        Expr::Repeat(expr, least, most) => {
             out.push_str("(?:");
-            write_regex(expr, rules, inside, out)?;
+            write_regex(expr, rules, out)?;
             out.push(')');
-            out.push_str(times);
+            out.push_str(&times(*least, *most));
         }
     }
     Ok(())
+}
+
+fn too_large() -> String {
+    format!("it is too large: more than {MAX_BYTES} bytes with rules replaced")
+}
+
+/// As regular expressions and Lark say it.
+fn times(least: u32, most: Option<u32>) -> String {
+    match (least, most) {
+        (0, None) => "*".to_owned(),
+        (1, None) => "+".to_owned(),
+        (0, Some(1)) => "?".to_owned(),
+        (least, None) => format!("{{{least},}}"),
+        (least, Some(most)) => format!("{{{least},{most}}}"),
+    }
 }
 
 struct Parser<'a> {
@@ -132,8 +246,8 @@ impl Parser<'_> {
         (end > 0).then(|| rest[..end].to_owned())
     }
 
-    fn rules(mut self) -> Result<HashMap<String, Expr>, String> {
-        let mut rules = HashMap::new();
+    fn rules(mut self) -> Result<Rules, String> {
+        let mut rules = Rules::new();
         self.space(true);
         while self.peek().is_some() {
             let Some(name) = self.name() else { return self.error("a rule must begin with its name") };
@@ -173,7 +287,7 @@ impl Parser<'_> {
                 Some('[') => self.class()?,
                 Some('.') => {
                     self.at += 1;
-                    Expr::Character("(?s:.)".to_owned())
+                    Expr::Character(Chars::all())
                 }
                 Some('(') => {
                     self.at += 1;
@@ -194,60 +308,71 @@ impl Parser<'_> {
     fn repeated(&mut self, mut expr: Expr) -> Result<Expr, String> {
         loop {
             self.space(false);
-            let times = match self.peek() {
+            let (least, most) = match self.peek() {
                 Some(c @ ('*' | '+' | '?')) => {
                     self.at += 1;
-                    c.to_string()
+                    (u32::from(c == '+'), (c == '?').then_some(1))
                 }
-                Some('{') => {
-                    let end = self.text[self.at..].find('}').map(|end| self.at + end);
-                    let Some(end) = end else { return self.error("a { is not closed") };
-                    let times = self.text[self.at + 1..end].replace([' ', '\t'], "");
-                    let mut numbers = times.splitn(2, ',');
-                    let number =
-                        |n: &str| !n.is_empty() && n.len() < 6 && n.bytes().all(|b| b.is_ascii_digit());
-                    let first = numbers.next().is_some_and(number);
-                    if !first || !numbers.next().is_none_or(|n| n.is_empty() || number(n)) {
-                        return self.error(format!("{{{times}}} is no number of times"));
-                    }
-                    self.at = end + 1;
-                    format!("{{{times}}}")
-                }
+                Some('{') => self.times()?,
                 _ => return Ok(expr),
             };
-            expr = Expr::Repeat(Box::new(expr), times);
+            expr = Expr::Repeat(Box::new(expr), least, most);
         }
+    }
+
+    /// `{least}`, `{least,}` or `{least,most}`.
+    fn times(&mut self) -> Result<(u32, Option<u32>), String> {
+        let Some(end) = self.text[self.at..].find('}').map(|end| self.at + end) else {
+            return self.error("a { is not closed");
+        };
+        let times = self.text[self.at + 1..end].replace([' ', '\t'], "");
+        let number = |n: &str| n.bytes().all(|b| b.is_ascii_digit()).then(|| n.parse::<u32>().ok()).flatten();
+        let number = |n: &str| number(n).filter(|&n| n < 100_000);
+        let parsed = match times.split_once(',') {
+            None => number(&times).map(|n| (n, Some(n))),
+            Some((least, "")) => number(least).map(|least| (least, None)),
+            Some((least, most)) => number(least).zip(number(most).map(Some)),
+        };
+        let Some((least, most)) = parsed.filter(|&(least, most)| most.is_none_or(|most| least <= most))
+        else {
+            return self.error(format!("{{{times}}} is no number of times"));
+        };
+        self.at = end + 1;
+        Ok((least, most))
     }
 
     fn literal(&mut self) -> Result<Expr, String> {
         self.at += 1;
         let mut list = Vec::new();
         while !self.take("\"") {
-            list.push(Expr::Character(escaped(self.character()?)));
+            let c = self.character()?;
+            list.push(Expr::Character(Chars::of([(c, c)])));
         }
         Ok(Expr::Seq(list))
     }
 
     fn class(&mut self) -> Result<Expr, String> {
         self.at += 1;
-        let mut regex = if self.take("^") { "[^".to_owned() } else { "[".to_owned() };
-        let start = regex.len();
+        let not = self.take("^");
+        let mut ranges = Vec::new();
         while !self.take("]") {
-            let first = self.character()?;
-            regex += &escaped(first);
+            let (first, mut last) = (self.character()?, None);
             if self.text[self.at..].starts_with('-') && !self.text[self.at + 1..].starts_with(']') {
                 self.at += 1;
-                let last = self.character()?;
-                if last < first {
-                    return self.error(format!("the range {first:?}-{last:?} descends"));
-                }
-                let _ = write!(regex, "-{}", escaped(last));
+                last = Some(self.character()?);
             }
+            let last = last.unwrap_or(first);
+            if last < first {
+                return self.error(format!("the range {first:?}-{last:?} descends"));
+            }
+            ranges.push((first, last));
         }
-        if regex.len() == start {
+        let empty = ranges.is_empty();
+        let chars = if not { Chars::of(ranges).others() } else { Chars::of(ranges) };
+        if empty || chars.is_empty() {
             return self.error("a class of characters is empty");
         }
-        Ok(Expr::Character(regex + "]"))
+        Ok(Expr::Character(chars))
     }
 
     /// One character of a literal or class, which may be spelled by an escape.
@@ -280,7 +405,5 @@ impl Parser<'_> {
     }
 }
 
-/// A character as a regular expression has it, in a class and outside.
-fn escaped(c: char) -> String {
-    format!("\\x{{{:X}}}", c as u32)
-}
+#[cfg(test)]
+mod tests;

@@ -92,6 +92,14 @@ impl Constrained {
         some.then_some(&self.mask[..])
     }
 
+    /// Whether the text may end here.
+    pub(super) fn is_whole(&mut self) -> Result<bool, String> {
+        match self.free {
+            Some(_) => Ok(false),
+            None => self.matcher.is_accepting().map_err(|error| reason(&error)),
+        }
+    }
+
     /// Takes the next token, none of those that end the text. True if the text is a sentence that nothing can follow.
     pub(crate) fn commit(&mut self, id: TokenId, bytes: &[u8]) -> Result<bool, String> {
         self.ready = false;

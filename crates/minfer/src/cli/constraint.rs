@@ -17,7 +17,7 @@ pub(super) struct ConstraintArgs {
     /// JSON that this JSON Schema describes
     #[arg(long, value_name = "FILE", group = "grammars")]
     json_schema: Option<PathBuf>,
-    /// A sentence of this grammar, in llguidance's dialect of Lark or, without recursion, in GBNF (`root ::= …`)
+    /// A sentence of this grammar, in llguidance's dialect of Lark or in GBNF (`root ::= …`)
     #[arg(long, value_name = "FILE", group = "grammars")]
     grammar: Option<PathBuf>,
     /// What this regular expression matches from end to end
