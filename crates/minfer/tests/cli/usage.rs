@@ -118,14 +118,14 @@ fn constraints_that_cannot_be_honoured_are_wrong_usage() {
     };
     let (not, cut) = (file("not.json", r#"{"properties": {"a": {"not": {}}}}"#), file("cut.json", "{"));
     let lark = file("g.lark", "start: nowhere");
-    let gbnf = file("g.gbnf", "root ::= \"a\" root?");
+    let gbnf = file("g.gbnf", "root ::= \"a\" <think>");
     for (args, what) in [
         (&["--json-schema", &not][..], "\"not\" at \"/properties/a\""),
         (&["--json-schema", &cut], "is not JSON"),
         (&["--regex", "("], "unclosed group"),
         (&["--regex", "(?!a)b"], "look-around"),
         (&["--grammar", &lark], "nowhere"),
-        (&["--grammar", &gbnf], "\"root\" has itself inside"),
+        (&["--grammar", &gbnf], "tokens (<…>) are not supported"),
         (&["--regex", "a", "--json-object"], "cannot be used with"),
         (&["--constrain-after", "a"], "--regex"),
         (&["--regex", "a", "--constrain-after", ""], "has 0 bytes"),
