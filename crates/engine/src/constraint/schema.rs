@@ -54,12 +54,37 @@ pub(super) fn lower(text: &str) -> Result<GrammarWithLexer, ConstraintError> {
         return Err(ConstraintError::Grammar { grammar: "JSON schema", why });
     }
     check(&schema, "")?;
+    whole_counts(&mut schema);
     let options = JsonCompileOptions {
         whitespace_pattern: Some(WHITE_SPACE.to_owned()),
         ..JsonCompileOptions::default()
     };
     options.apply_to(&mut schema);
     Ok(GrammarWithLexer::from_json_schema(schema))
+}
+
+/// Writes counts that are whole numbers with a point, as `2.0`, without it, everywhere in a schema (also where they are no
+/// keywords: the same numbers).
+fn whole_counts(value: &mut Value) {
+    const COUNTS: [&str; 6] =
+        ["maxItems", "minItems", "maxLength", "minLength", "maxProperties", "minProperties"];
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(whole_counts),
+        Value::Object(map) => {
+            for (keyword, value) in map {
+                match value.as_f64() {
+                    Some(count) if COUNTS.contains(&keyword.as_str()) => {
+                        // Exact up to 2^53; what is larger stays as it is.
+                        if count.fract() == 0.0 && (0.0..9e15).contains(&count) {
+                            *value = Value::from(count as u64);
+                        }
+                    }
+                    _ => whole_counts(value),
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Looks for what is not honoured in a schema and those in it. (Deep ones are refused when JSON is parsed.)
