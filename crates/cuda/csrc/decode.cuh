@@ -121,6 +121,12 @@ struct Int8 {
 
 // Bytes of a unit at most.
 constexpr int MOST_BYTES = Qt8_0::BYTES;
+// Copies are fastest between addresses that agree within a line of so many bytes.
+constexpr int LINE = 128;
+// Bytes of a unit's place in a ring: units that are no lines lie where they begin in a line of their matrix.
+__device__ __forceinline__ constexpr int place_bytes(int unit) {
+    return (unit + LINE - 1) / LINE * LINE + (unit % LINE ? LINE : 0);
+}
 
 struct Shared {
     // Sums of the segments: [parity][turn and warp][row].
@@ -152,7 +158,7 @@ template <class Profile>
 __device__ __forceinline__ void body(const DecodeArgs& a) {
     constexpr int DEPTH = Profile::DEPTH;
     // The row, and behind it the warps' rings of units.
-    extern __shared__ __align__(16) uint8_t x[];
+    extern __shared__ __align__(LINE) uint8_t x[];
     __shared__ Shared shared;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     // Segments, blocks of a cluster and what follows from them are powers of two: their logarithms are added, and nothing
@@ -200,14 +206,15 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
         }
     };
     // Weights depend on no kernel before: they are asked for before waiting for one.
-    uint8_t* ring = x + part_len * Profile::X_BYTES + warp * DEPTH * m.unit_bytes;
+    uint8_t* ring = x + (part_len * Profile::X_BYTES + LINE - 1) / LINE * LINE + warp * DEPTH * place_bytes(m.unit_bytes);
     Cursor ask = {nullptr, block << work_bits, 0, 0};
     find(ask);
     int load_place = 0;
     // `bytes`: those of a unit, as a constant where the type is one.
     auto load = [&](int bytes) {
         if (ask.work < groups) {
-            uint8_t* to = ring + load_place * bytes + lane * 16;
+            uint8_t* to = ring + load_place * place_bytes(bytes) + lane * 16;
+            if (bytes % LINE) to += (static_cast<int>(reinterpret_cast<uintptr_t>(ask.at)) - lane * 16) & (LINE - 1);
 #pragma unroll
             for (int i = 0; i < MOST_BYTES; i += WARP * 16) {
                 if (i + lane * 16 < bytes) copy_async16(to + i, ask.at + i);
@@ -259,9 +266,16 @@ __device__ __forceinline__ void body(const DecodeArgs& a) {
             auto multiply = [&](auto unit) {
                 using Unit = decltype(unit);
                 constexpr int EACH = QT_K / Unit::K;
+                static_assert(EACH == 1 || Unit::BYTES % LINE == 0, "units that are no lines are of 256 columns");
+                uint32_t before_unit = 0;  // bytes, of which the lowest bits count
+                if (Unit::BYTES % LINE) {
+                    const int group = min(at + (turn << slot_bits) + slot, groups - 1) >> each_bits;
+                    before_unit = static_cast<uint32_t>(group * units + first) * Unit::BYTES;
+                }
 #pragma unroll 1
                 for (int u = 0; u < len * EACH; ++u) {
-                    const uint8_t* here = ring + place * Unit::BYTES;
+                    const uint8_t* here = ring + place * place_bytes(Unit::BYTES);
+                    if (Unit::BYTES % LINE) here += (before_unit + u * Unit::BYTES) & (LINE - 1);
                     if (++place == DEPTH) place = 0;
                     copy_wait<DEPTH - 1>();
                     __syncwarp();

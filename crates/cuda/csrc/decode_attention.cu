@@ -12,12 +12,12 @@ template <int D, bool DEEP, Kv T>
 constexpr int DECODE_BLOCKS = D > 128 ? 1 : T == Kv::Q8_0 ? (D == 64 ? 5 : 3) : DEEP ? 2 : 1;
 
 // What the host reserves, device/decode.rs.
-static_assert(sizeof(Shared<128>) == 5088 && sizeof(Shared<256>) == 9184 && SCRATCH == 2048, "attention_struct");
+static_assert(sizeof(Shared<128>) == 5120 && sizeof(Shared<256>) == 9216 && SCRATCH == 2048, "attention_struct");
 
 // Grid: segments × key heads × tokens.
 template <int D, bool DEEP, Kv T>
 __device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
-    extern __shared__ __align__(16) uint8_t memory[];
+    extern __shared__ __align__(128) uint8_t memory[];
     Shared<D>& shared = *reinterpret_cast<Shared<D>*>(memory);
     float* scratch = reinterpret_cast<float*>(memory + sizeof(Shared<D>));
     constexpr int THREADS = DECODE_THREADS<DEEP, T>;

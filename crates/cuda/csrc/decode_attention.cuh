@@ -30,7 +30,7 @@ struct Work {
 
 // For heads of up to HEAD channels.
 template <int HEAD>
-struct alignas(16) SharedOf {
+struct alignas(128) SharedOf {
     half q[ROWS * (HEAD + 8)];
     float q_unscale[ROWS];
     float m[WARPS][ROWS], l[WARPS][ROWS];

@@ -12,6 +12,11 @@ use minfer_ops::*;
 
 /// Units of a warp that are on their way or at hand, `DEPTH` of the kernel.
 const DEPTH: usize = 2;
+/// Bytes that copies want to agree within, and those of a unit's place, `LINE` and `place_bytes` of the kernel.
+const LINE: usize = 128;
+const fn place_bytes(unit: usize) -> usize {
+    unit.next_multiple_of(LINE) + if unit.is_multiple_of(LINE) { 0 } else { LINE }
+}
 /// Threads of a block of products, and how many of these a multiprocessor holds.
 const THREADS: usize = 256;
 const BLOCKS: usize = 2;
@@ -48,7 +53,7 @@ pub(super) enum Decode {
 
 /// Bytes of `struct Shared` of `csrc/decode_attention.cuh`, and of the scratch, which the compiler checks there.
 const fn attention_struct(dim: usize) -> usize {
-    if dim > 128 { 9184 } else { 5088 }
+    if dim > 128 { 9216 } else { 5120 }
 }
 const ATTENTION_SCRATCH: usize = 8192;
 
@@ -122,7 +127,7 @@ impl CudaDevice {
         };
         let slots = QT16_WARPS / (segments / split);
         let mut args = DecodeArgs::default();
-        let mut unit_bytes = 0;
+        let mut place = 0;
         for (i, (linear, out)) in products.iter().enumerate() {
             let groups = linear.matrix.rows.div_ceil(matrix::ROW_TILE);
             let blocks = match (gated, i) {
@@ -137,12 +142,12 @@ impl CudaDevice {
             if linear.matrix.cols != cols || (gated && i > 0 && matrix.ty != args.m[0].ty) {
                 return Ok(false);
             }
-            unit_bytes = unit_bytes.max(matrix.unit_bytes as usize);
+            place = place.max(place_bytes(matrix.unit_bytes as usize));
             args.m[i] = matrix;
         }
         let part = cols.div_ceil(UNIT_COLS).div_ceil(split);
         let input_bytes = if bytes { UNIT_BYTES } else { 2 * (UNIT_COLS + UNIT_SUMS) };
-        let shared = part * input_bytes + QT16_WARPS * DEPTH * unit_bytes;
+        let shared = (part * input_bytes).next_multiple_of(LINE) + QT16_WARPS * DEPTH * place;
         if shared + STATIC_SHARED > info.shared_per_block {
             return Ok(false);
         }
