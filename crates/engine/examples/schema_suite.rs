@@ -7,6 +7,7 @@
 //! Each schema is honoured or refused. Of a honoured one no invalid text may be let through (`wide`, which fails); valid ones that are
 //! not let through (`narrow`) narrow what a model can say, as the order of properties does. The honoured schemas go to the second
 //! file, a JSON object a line, for `schema_suite.py` to have texts of them generated.
+#![allow(clippy::print_stdout, reason = "a tool that prints")]
 
 use std::collections::BTreeMap;
 use std::io::Write;
