@@ -3,6 +3,8 @@
 //! Runs on a machine with a GPU; elsewhere each test says that nothing was tested.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures for --nocapture, and skipped tests")]
 
+#[path = "families/crowd.rs"]
+mod crowd;
 #[path = "families/goldens.rs"]
 mod goldens;
 
@@ -277,6 +279,34 @@ fn a_hundred_runs_are_the_same_and_choose_as_the_sampler_does() {
                 assert_eq!(generate(&mut model, ids, more, spec), first, "{}: run {run}", golden.name);
             }
         }
+    }
+}
+
+#[test]
+fn in_a_crowd_each_request_gets_what_it_gets_alone() {
+    let int8 = goldens().into_iter().filter_map(|golden| {
+        let quantized = with_units(&golden, GgmlType::Q8_0)?;
+        Some((golden.name, quantized, Numerics::Int8))
+    });
+    let tuned = goldens().into_iter().filter_map(|golden| {
+        let quantized = with_units(&golden, GgmlType::Q6_K)?;
+        Some((golden.name, quantized, Numerics::F16))
+    });
+    let files = goldens().into_iter().map(|golden| (golden.name, golden.gguf, Numerics::F16));
+    for (name, gguf, numerics) in files.chain(tuned).chain(int8) {
+        if device().is_none() {
+            return;
+        }
+        crowd::each_gets_what_it_gets_alone(&format!("{name} {numerics}"), 4, &|sequences| {
+            let options = LoadOptions {
+                context: Some(crowd::CONTEXT),
+                max_outputs: 64,
+                sequences,
+                ..LoadOptions::default()
+            };
+            let device = device_with(numerics).expect("a GPU");
+            Model::load(&gguf, device, &options, &mut |_, _| {}).expect("memory")
+        });
     }
 }
 

@@ -1,13 +1,15 @@
 //! Every family against `transformers` in float64, on the tiny random models of `tests/golden/families`.
 #![allow(clippy::print_stdout, reason = "figures for --nocapture")]
 
+#[path = "families/crowd.rs"]
+mod crowd;
 #[path = "families/goldens.rs"]
 mod goldens;
 
 use goldens::{Golden, context, error, goldens, logits, retyped};
 use minfer_cpu::{CpuDevice, CpuOptions, Repack};
 use minfer_gguf::{GgmlType, Gguf};
-use minfer_model::{KvType, Model};
+use minfer_model::{KvType, LoadOptions, Model};
 use std::sync::Arc;
 
 /// Relative error of a row of logits in float arithmetic; the goldens' README has what float32 itself costs.
@@ -97,5 +99,22 @@ fn bits_do_not_depend_on_how_a_prompt_is_cut() {
         for pieces in [&[1][..], &[7, 1, 30, 2], &[64]] {
             assert!(logits(&mut model, ids, pieces) == whole, "{} in pieces of {pieces:?}", golden.name);
         }
+    }
+}
+
+#[test]
+fn in_a_crowd_each_request_gets_what_it_gets_alone() {
+    for golden in goldens() {
+        crowd::each_gets_what_it_gets_alone(&golden.name, 4, &|sequences| {
+            let cpu = CpuOptions { threads: Some(2), ..CpuOptions::default() };
+            let options = LoadOptions {
+                context: Some(crowd::CONTEXT),
+                max_outputs: 64,
+                sequences,
+                ..LoadOptions::default()
+            };
+            let device = CpuDevice::new(&cpu).expect("a device");
+            Model::load(&golden.gguf, device, &options, &mut |_, _| {}).expect("memory")
+        });
     }
 }
