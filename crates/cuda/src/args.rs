@@ -89,7 +89,7 @@ pub(crate) struct TileArgs {
     pub(crate) shared: i32,
     pub(crate) each: i32,
     pub(crate) top: i32,
-    pub(crate) unused: i32,
+    pub(crate) beside: i32,
     pub(crate) parts: Address,
     pub(crate) arrived: Address,
 }

@@ -72,6 +72,18 @@ pub(crate) struct Input {
     /// Of bytes: whether 256 values have one scale, and not 32.
     pub(crate) together: bool,
     pub(crate) spare: Spare,
+    pub(crate) beside: Beside,
+}
+
+/// Whether several launches of products of few tokens with one input run beside each other: `enum class Beside`.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Beside {
+    #[default]
+    None,
+    /// The first one, which waits for the input.
+    First,
+    /// One that comes right behind such a one, or behind its like.
+    Next,
 }
 
 /// Memory that products may use while they run. None of it: addresses of 0.

@@ -17,6 +17,10 @@ struct TileMatrix {
     uint32_t zero;  // which the compiler does not know
 };
 
+// Products of few tokens with the same input that are several launches run beside each other: the first one lets the next
+// start when its input is there, and that one waits for it at its end only, for who waits for the last one alone.
+enum class Beside : int { None = 0, First = 1, Next = 2 };
+
 struct TileArgs {
     TileMatrix m[3];         // of one type, those that are missing without tiles; a gate and its up are the first two
     const half* x;           // tiles, see `TileRow`
@@ -37,6 +41,7 @@ struct TileArgs {
     int shared;
     int each;
     int top;  // the first of them that the first block takes
+    int beside;  // `enum class Beside`
     float* parts;       // sums of segments whose tile another block finishes: [tile][segment][warp][16][32] quads
     uint32_t* arrived;  // [tile][segment][warp]: 1 where they are, zero before and after
 };

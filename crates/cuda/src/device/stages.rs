@@ -9,7 +9,7 @@ use super::{
 };
 use crate::args::*;
 use crate::driver::{Buffer, Kernel, STATIC_SHARED, Shape};
-use crate::matrix::{Form, Gated, Input, Matrix, Output, Spare, form_for, tile_products, together};
+use crate::matrix::{Beside, Form, Gated, Input, Matrix, Output, Spare, form_for, tile_products, together};
 use bytemuck::Pod;
 use minfer_ops::*;
 
@@ -17,7 +17,7 @@ use minfer_ops::*;
 pub(super) const ROW_TILE: usize = 16;
 
 /// Rows up to which blocks share them, if they can, and the values that a block then has about.
-const FEW_ROWS: usize = 32;
+const FEW_ROWS: usize = 128;
 const PART_VALUES: usize = 4096;
 
 /// Threads of a block of the row kernels, of the head and attention kernels, and of the merge of partials.
@@ -203,10 +203,15 @@ impl CudaDevice {
                 (&*linear.matrix, linear.bias(), output)
             })
             .collect();
+        let mut beside = Beside::First;
         while let Some((first, ..)) = rest.first().copied() {
             let (launch, later): (Vec<_>, Vec<_>) =
                 rest.into_iter().partition(|(matrix, ..)| first.goes_with(matrix));
-            tile_products(self.lane(), &launch, input, None)?;
+            if beside == Beside::First && later.is_empty() {
+                beside = Beside::None;
+            }
+            tile_products(self.lane(), &launch, Input { beside, ..input }, None)?;
+            beside = Beside::Next;
             rest = later;
         }
         Ok(())

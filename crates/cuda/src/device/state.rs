@@ -5,7 +5,7 @@ use super::argmax::ArgmaxState;
 use super::sample::{self, SampleState};
 use crate::args::{Address, Spans, at};
 use crate::driver::{Buffer, Gpu, Pinned, held};
-use crate::matrix::{Form, Input, SPARE_FLAGS, Spare, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
+use crate::matrix::{Beside, Form, Input, SPARE_FLAGS, Spare, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
 use minfer_ops::*;
 
 /// Floats of attention partials at most (256 MiB); a step that needs more walks the segments.
@@ -36,6 +36,7 @@ impl Acts {
             rows,
             form: Form::Fragments,
             spare: Spare::default(),
+            beside: Beside::None,
             together: false,
         }
     }

@@ -10,7 +10,7 @@ use super::stages::Source;
 use super::*;
 use crate::args::Finish;
 use crate::kernels::{KERNEL_TYPES, has_codes};
-use crate::matrix::{Form, Input, Layout, Output, Spare, UNIT_BYTES};
+use crate::matrix::{Beside, Form, Input, Layout, Output, Spare, UNIT_BYTES};
 use crate::testing::{Numbers, device, error};
 use minfer_gguf::quant;
 
@@ -120,7 +120,8 @@ fn as_bytes(device: &CudaDevice, matrix: &Matrix, x: &[f32], rows: usize, cols: 
     device.gpu.upload(x, &from).expect("a copy");
     let (x_at, unscale_at, form, spare) = (at(&to, 0), at(&unscale, 0), Form::Bytes, Spare::default());
     let together = crate::matrix::together([matrix].into_iter());
-    let input = Input { x: x_at, unscale: unscale_at, stride, rows, form, together, spare };
+    let input =
+        Input { x: x_at, unscale: unscale_at, stride, rows, form, together, spare, beside: Beside::None };
     device.prepare(&Source::rows(&from, cols), input).expect("a launch");
     let (mut halves, mut factors) = (vec![0u16; rows * stride], vec![0.0f32; rows]);
     device.gpu.download(&to, &mut halves).expect("a copy");

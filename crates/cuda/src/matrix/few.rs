@@ -12,7 +12,7 @@ pub(super) const FEWEST: usize = 2;
 pub(super) const MOST: usize = TOKENS[TOKENS.len() - 1];
 /// Rows of a block, and its threads.
 pub(super) const ROWS: usize = 128;
-const THREADS: usize = 256;
+const THREADS: usize = 288;
 
 /// The kernel for a number of tokens, a cluster of its blocks, and how many of these run at a time.
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ fn shared(ty: GgmlType, tokens: usize) -> usize {
     let token_stages = if tokens == 8 { 4 } else { 3 };
     // Accumulators of 8 tokens, 512 bytes of each warp.
     let parts = if tokens == 8 { 16 } else { tokens } * 512;
-    let others = token_stages * of_tokens + 2 * parts + 320;
+    let others = token_stages * of_tokens + 2 * parts + 256;
     let room = if others + 2 * of_weights <= HALF { HALF } else { WHOLE };
     others + ((room - others) / of_weights).min(3) * of_weights
 }
@@ -84,6 +84,6 @@ mod tests {
     #[test]
     fn blocks_have_the_memory_that_kernels_take() {
         let of = [(GgmlType::Q4_K, 8), (GgmlType::Q4_K, 32), (GgmlType::Q8_0, 32), (GgmlType::BF16, 16)];
-        assert_eq!(of.map(|(ty, tokens)| shared(ty, tokens)), [89_408, 97_600, 162_112, 94_528]);
+        assert_eq!(of.map(|(ty, tokens)| shared(ty, tokens)), [89_344, 97_536, 162_048, 94_464]);
     }
 }

@@ -258,6 +258,7 @@ fn tile_args(
         x_stride: input.stride as i32,
         tokens: input.rows as i32,
         segments: k_segments(first.cols) as i32,
+        beside: input.beside as i32,
         act: gated.map_or(-1, |gated| gated.act),
         finish,
         factor,

@@ -6,7 +6,7 @@ use super::super::state::row_halves;
 use crate::args::{Finish, at};
 use crate::driver::Buffer;
 use crate::matrix::mmq::{GROUP, Groups, Launch, Product};
-use crate::matrix::{Form, Input, Matrix, Output, Spare, together};
+use crate::matrix::{Beside, Form, Input, Matrix, Output, Spare, together};
 use crate::numerics::Numerics;
 use crate::prefill::Prefill;
 use minfer_gguf::quant;
@@ -154,6 +154,7 @@ impl MmqProduct<'_> {
             rows: self.tokens,
             form,
             spare: Spare::default(),
+            beside: Beside::None,
             together: together([&self.tuned].into_iter()),
         }
     }

@@ -93,6 +93,36 @@ impl Case {
     }
 }
 
+/// Products of several types with one input, launched beside each other: the bits of the same one after the other.
+#[test]
+fn products_beside_each_other_have_their_own_bits() {
+    let Some(mut device) = device() else { return };
+    if !crate::matrix::has_wgmma(&device.gpu.info) {
+        return;
+    }
+    let cols = 3584;
+    device.reserve(&reserve(32, cols, SMALL_HEADS, 1)).expect("memory");
+    let types = [GgmlType::Q4_K, GgmlType::Q6_K, GgmlType::Q8_0];
+    for tokens in [3, 8, 16, 29] {
+        let cases = types.map(|ty| Case::new(&mut device, ty, 4000, cols, tokens));
+        let input = cases[0].input(&device, Form::Tiles);
+        let find = |besides: [Beside; 3]| {
+            let outs: Vec<_> = cases.iter().map(|case| case.out(&device, &case.linears[0])).collect();
+            for ((case, out), beside) in cases.iter().zip(&outs).zip(besides) {
+                let linear = &case.linears[0];
+                let output = Output { out: at(out, 0), stride: linear.matrix.rows, finish: Finish::Store };
+                let product = [(&*linear.matrix, linear.bias(), output)];
+                tile_products(device.lane(), &product, Input { beside, ..input }, None).expect("a launch");
+            }
+            outs.iter().map(|out| bits(&device, out)).collect::<Vec<_>>()
+        };
+        let alone = find([Beside::None; 3]);
+        for _ in 0..10 {
+            assert!(find([Beside::First, Beside::Next, Beside::Next]) == alone, "{tokens} tokens");
+        }
+    }
+}
+
 /// Single products with every finish, three in one launch, and a gate with its up: the bits of the kernel that takes
 /// fragments, for every number of tokens' kernel, one segment to eight, ragged rows and more tiles than clusters.
 #[test]
