@@ -66,13 +66,19 @@ __device__ __forceinline__ float segment_sum(const float (*warp_l)[ROWS], int r)
     return ((warp_l[0][r] + warp_l[1][r]) + warp_l[2][r]) + warp_l[3][r];
 }
 
+// How the warps of a segment meet: with all of the block.
+struct MeetAll {
+    __device__ __forceinline__ void operator()() const { __syncthreads(); }
+};
+
 // Weights of a warp's 64 keys from their scores, for rows g and g + 8 of a tile: scaled, capped and masked, less the
 // largest of the segment, as exponentials in half precision. `at`: first key; p0, p1: positions of the rows. Leaves m and
 // l of the warps in shared memory; all warps come here, and meet.
+template <class Meet = MeetAll>
 __device__ __forceinline__ void segment_weights(const AttentionArgs& a, float (&s)[WARP_KEYS / 8][4],
                                                 uint32_t (&p)[WARP_KEYS / 8][2], int key0, int p0, int p1, bool has0,
                                                 bool has1, float scale0, float scale1, float (*warp_m)[ROWS],
-                                                float (*warp_l)[ROWS]) {
+                                                float (*warp_l)[ROWS], Meet meet = Meet()) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, r0 = lane / 4, r1 = r0 + 8, t = lane % 4;
     // Scale, cap, mask; the largest.
     float m0 = -INFINITY, m1 = -INFINITY;
@@ -112,7 +118,7 @@ __device__ __forceinline__ void segment_weights(const AttentionArgs& a, float (&
         warp_m[warp][r0] = m0;
         warp_m[warp][r1] = m1;
     }
-    __syncthreads();
+    meet();
     m0 = segment_max(warp_m, r0);
     m1 = segment_max(warp_m, r1);
     // A row that sees nothing here: every weight is exp(−∞ − 0) = 0.

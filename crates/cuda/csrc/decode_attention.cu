@@ -1,5 +1,6 @@
 // Attention of steps with a token per sequence.
 #include "decode_attention.cuh"
+#include "decode_walk.cuh"
 
 using namespace decode_attention;
 
@@ -13,6 +14,7 @@ constexpr int DECODE_BLOCKS = D > 128 ? 1 : T == Kv::Q8_0 ? (D == 64 ? 5 : 3) : 
 
 // What the host reserves, device/decode.rs.
 static_assert(sizeof(Shared<128>) == 5120 && sizeof(Shared<256>) == 9216 && SCRATCH == 2048, "attention_struct");
+static_assert(sizeof(decode_walk::WalkShared<64>) == 91264 && sizeof(decode_walk::WalkShared<128>) == 178816, "walk");
 
 // Grid: segments × key heads × tokens.
 template <int D, bool DEEP, Kv T>
@@ -56,3 +58,14 @@ KERNEL(decode_attention_d128_q8_0, 128, true, Kv::Q8_0)
 KERNEL(decode_attention_d256_deep, 256, true, Kv::F16)
 KERNEL(decode_attention_d256_bf16, 256, true, Kv::BF16)
 KERNEL(decode_attention_d256_q8_0, 256, true, Kv::Q8_0)
+
+// The same for many of them.
+#define WALK(name, D, T) \
+    extern "C" __global__ void __launch_bounds__(decode_walk::WALK_THREADS, 1) \
+        name(const __grid_constant__ DecodeAttentionArgs a) { \
+        decode_walk::body<D, T>(a); \
+    }
+WALK(decode_walk_d64, 64, Kv::F16)
+WALK(decode_walk_d64_bf16, 64, Kv::BF16)
+WALK(decode_walk_d128, 128, Kv::F16)
+WALK(decode_walk_d128_bf16, 128, Kv::BF16)

@@ -9,6 +9,8 @@ struct DecodeAttentionArgs {
     HeadsArgs heads;
     attention::AttentionArgs attention;
     uint32_t* arrived;  // [tokens][kv_heads], zero
+    int tokens;
+    int unused;
 };
 
 namespace decode_attention {
@@ -311,6 +313,59 @@ __device__ __forceinline__ void grouped_values(const uint32_t (&p)[WARP_KEYS / 8
     }
 }
 
+// Scores of a warp's keys, which lie `swizzled`, for the rows of q.
+template <int D, Kv T>
+__device__ __forceinline__ void add_key_scores(float (&s)[WARP_KEYS / 8][4], const half* rows, const half* keys) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int c = 0; c < D; c += 16) {
+        uint32_t fragment[4];
+        ldmatrix_x4(fragment, rows + lane % 16 * (D + 8) + c + lane / 16 * 8);
+        const Operand<T> q(fragment);
+#pragma unroll
+        for (int n = 0; n < WARP_KEYS / 8; n += 2) {
+            uint32_t b[4];
+            ldmatrix_x4(b, keys + swizzled<D / 8>(8 * n + lane / 16 * 8 + lane % 8, c / 8 + lane / 8 % 2));
+            q.multiply(s[n], b[0], b[1]);
+            q.multiply(s[n + 1], b[2], b[3]);
+        }
+    }
+}
+
+// Weights times a tile of a warp's values.
+template <Kv T>
+__device__ __forceinline__ void add_tile_values(float (&acc)[V_TILE / 8][4], const uint32_t (&p)[WARP_KEYS / 8][2],
+                                                const half* tile) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int step = 0; step < WARP_KEYS / 16; ++step) {
+        const uint32_t weights[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
+        const Operand<T> w(weights);
+#pragma unroll
+        for (int c = 0; c < V_TILE; c += 16) {
+            uint32_t b[4];
+            ldmatrix_x4_trans(b, tile + swizzled<V_TILE / 8>(16 * step + lane % 16, c / 8 + lane / 16));
+            w.multiply(acc[c / 8], b[0], b[1]);
+            w.multiply(acc[c / 8 + 1], b[2], b[3]);
+        }
+    }
+}
+
+// Such sums of the rows that there are, to rows of STRIDE floats.
+template <int STRIDE>
+__device__ __forceinline__ void leave_sums(float* o, const float (&acc)[V_TILE / 8][4], bool has0, bool has1) {
+    const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < V_TILE / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (!(i ? has1 : has0)) continue;
+            float2* to = reinterpret_cast<float2*>(o + (g + 8 * i) * STRIDE + 8 * n + 2 * t);
+            *to = make_float2(acc[n][2 * i], acc[n][2 * i + 1]);
+        }
+    }
+}
+
 // Where k and v of the token itself go besides the cache: among the segment's.
 template <class Keep>
 struct KeepBf16 {
@@ -318,6 +373,22 @@ struct KeepBf16 {
     __device__ __forceinline__ void operator()(int i, uint16_t v) const { keep(i, __ushort_as_half(v)); }
     __device__ __forceinline__ void operator()(int, int8_t, half) const {}
 };
+
+// Caches k (part 1) or v (part 2) of a token and head in 16 bits; channel i also goes to keep(i, bits). By one warp.
+template <int D, Kv T, class Keep>
+__device__ __forceinline__ void cache_halves(const HeadsArgs& a, int part, int h, int token, const float* head,
+                                             const Keep& keep) {
+    if constexpr (T == Kv::F16) {
+        half* cache = cache_row(a, part, h, token);
+        for (int i = threadIdx.x % WARP; i < D; i += WARP) {
+            const half v = saturated(head[i]);
+            cache[i] = v;
+            keep(i, v);
+        }
+    } else {
+        cache_head(a, T, part, h, token, head, KeepBf16<Keep>{keep});
+    }
+}
 
 template <int D>
 struct KeepGrouped {
@@ -341,7 +412,7 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     static_assert(DEEP || D <= 2 * V_TILE, "tiles of values");
     constexpr int STRIDE = D + 8, O_STRIDE = V_TILE + 8;
     const AttentionArgs& a = args.attention;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4;
     const int token = work.token, kv_head = work.kv_head, position = work.position, share = a.q_heads / a.kv_heads;
     const int key0 = work.segment * ATTN_SEGMENT + warp * WARP_KEYS;
     half *keys = area + warp * WARP_KEYS * D, *values = area + ATTN_SEGMENT * D + warp * WARP_KEYS * V_TILE;
@@ -367,16 +438,9 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
                     tile[swizzled<V_TILE / 8>(key, i % V_TILE / 8) + i % 8] = v;
                 }
             };
-            if (T == Kv::F16) {
-                half* cache = cache_row(args.heads, part, h, token);
-                for (int i = lane; i < D; i += WARP) {
-                    const half v = saturated(head[i]);
-                    cache[i] = v;
-                    keep(i, v);
-                }
-            } else if constexpr (T == Kv::BF16) {
-                cache_head(args.heads, T, part, h, token, head, KeepBf16<decltype(keep)>{keep});
-            } else if constexpr (T == Kv::Q8_0) {
+            if constexpr (T != Kv::Q8_0) {
+                cache_halves<D, T>(args.heads, part, h, token, head, keep);
+            } else {
                 cache_head(args.heads, T, part, h, token, head, KeepGrouped<D>{bytes, part - 1, key});
             }
         }
@@ -391,19 +455,7 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
 #pragma unroll
     for (int n = 0; n < WARP_KEYS / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
     if (GROUPED && warp < WARPS) grouped_scores<D>(s, shared.q, bytes, warp * WARP_KEYS);
-#pragma unroll
-    for (int c = 0; c < D && warp < WARPS && !GROUPED; c += 16) {
-        uint32_t fragment[4];
-        ldmatrix_x4(fragment, shared.q + lane % 16 * STRIDE + c + lane / 16 * 8);
-        const Operand<T> q(fragment);
-#pragma unroll
-        for (int n = 0; n < WARP_KEYS / 8; n += 2) {
-            uint32_t b[4];
-            ldmatrix_x4(b, keys + swizzled<D / 8>(8 * n + lane / 16 * 8 + lane % 8, c / 8 + lane / 8 % 2));
-            q.multiply(s[n], b[0], b[1]);
-            q.multiply(s[n + 1], b[2], b[3]);
-        }
-    }
+    if (warp < WARPS && !GROUPED) add_key_scores<D, T>(s, shared.q, keys);
     // The rest of the values where the keys were.
     if constexpr (DEEP && D > V_TILE && !GROUPED) {
         if (warp < WARPS) {
@@ -441,29 +493,9 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
         float acc[V_TILE / 8][4];
 #pragma unroll
         for (int n = 0; n < V_TILE / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-#pragma unroll
-        for (int step = 0; step < WARP_KEYS / 16; ++step) {
-            const uint32_t weights[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
-            const Operand<T> w(weights);
-#pragma unroll
-            for (int c = 0; c < V_TILE; c += 16) {
-                uint32_t b[4];
-                ldmatrix_x4_trans(b, at + swizzled<V_TILE / 8>(16 * step + lane % 16, c / 8 + lane / 16));
-                w.multiply(acc[c / 8], b[0], b[1]);
-                w.multiply(acc[c / 8 + 1], b[2], b[3]);
-            }
-        }
+        add_tile_values<T>(acc, p, at);
         __syncwarp();
-        float* o = reinterpret_cast<float*>(at);
-#pragma unroll
-        for (int n = 0; n < V_TILE / 8; ++n) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                if (!(i ? has1 : has0)) continue;
-                float2* to = reinterpret_cast<float2*>(o + (g + 8 * i) * O_STRIDE + 8 * n + 2 * t);
-                *to = make_float2(acc[n][2 * i], acc[n][2 * i + 1]);
-            }
-        }
+        leave_sums<O_STRIDE>(reinterpret_cast<float*>(at), acc, has0, has1);
     }
     __syncthreads();
     // Warps in ascending order.

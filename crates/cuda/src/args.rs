@@ -330,6 +330,8 @@ pub(crate) struct DecodeAttentionArgs {
     pub(crate) heads: HeadsArgs,
     pub(crate) attention: AttentionArgs,
     pub(crate) arrived: Address,
+    pub(crate) tokens: i32,
+    pub(crate) unused: i32,
 }
 
 #[repr(C)]

@@ -101,6 +101,8 @@ struct Common {
     /// Of a cache of these types, of any contexts.
     decode_attention_bf16: [Option<Kernel>; 3],
     decode_attention_q8_0: [Option<Kernel>; 3],
+    /// Of many sequences, of a cache in f16, then in bf16.
+    decode_walk: [[Option<Kernel>; 3]; 2],
 }
 
 /// A distinct rope of the loaded stages.
@@ -235,6 +237,14 @@ impl CudaDevice {
             let largest = if kind.is_empty() { None } else { Some(of(largest)?) };
             Ok([Some(of(small)?), Some(of(large)?), largest])
         };
+        let decode_walk = |kind: &str| -> Result<[Option<Kernel>; 3], Unavailable> {
+            let of = |d: usize| allowed("decode_attention", &format!("decode_walk_d{d}{kind}"), 0);
+            let [small, large, _] = decode::ATTENTION_HEADS;
+            Ok(match gpu.info.shared_per_block >= decode::walk_shared(large) {
+                true => [Some(of(small)?), Some(of(large)?), None],
+                false => [None; 3],
+            })
+        };
         let tile = |d: usize, ty: KvType| -> Result<(usize, KvType, Kernel), Unavailable> {
             let suffix = if ty == KvType::F16 { String::new() } else { format!("_{}", ty.name()) };
             Ok((d, ty, with_shared("attention_tile", &format!("attention_tile_d{d}{suffix}"))?))
@@ -288,6 +298,7 @@ impl CudaDevice {
             decode_attention_deep: decode_attention("_deep")?,
             decode_attention_bf16: decode_attention("_bf16")?,
             decode_attention_q8_0: decode_attention("_q8_0")?,
+            decode_walk: [decode_walk("")?, decode_walk("_bf16")?],
         };
         Ok(CudaDevice {
             queue: Queue::default(),

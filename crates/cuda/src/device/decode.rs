@@ -3,6 +3,7 @@
 //! the others, whose bits are the same.
 
 use super::stages::{ROW_TILE, Source, activation_number};
+use super::state::OwnSpan;
 use super::{CudaDevice, LoadedLinear};
 use crate::args::*;
 use crate::driver::{Failure, Gpu, Kernel, STATIC_SHARED, Shape};
@@ -59,6 +60,16 @@ const ATTENTION_SCRATCH: usize = 8192;
 
 /// Channels of the heads that it is made for.
 pub(super) const ATTENTION_HEADS: [usize; 3] = [64, 128, 256];
+
+/// Bytes of `struct WalkShared` of `csrc/decode_walk.cuh`, and threads of its blocks.
+pub(super) const fn walk_shared(dim: usize) -> usize {
+    let (warps, rows, halves, floats) = (4, 16, 2, 4);
+    let cache = 2 * halves * ATTN_SEGMENT * dim;
+    let sums = floats * warps * rows * (dim + 8);
+    let queries = 2 * halves * (rows * (dim + 8) + 2 * dim);
+    cache + sums + queries + 2 * floats * rows * (1 + 2 * warps) + floats * warps * dim
+}
+const WALK_THREADS: usize = 256;
 
 /// A kernel for attention of single tokens: threads of its blocks, and their shared memory for heads of `dim` channels.
 #[derive(Clone, Copy)]
@@ -202,7 +213,14 @@ impl CudaDevice {
         attention: AttentionArgs,
     ) -> Result<(), DeviceError> {
         let state = self.state()?;
-        let args = DecodeAttentionArgs { heads, attention, arrived: at(&state.arrived, 0) };
+        let arrived = at(&state.arrived, 0);
+        let args = DecodeAttentionArgs { heads, attention, arrived, tokens: state.tokens as i32, unused: 0 };
+        if let Some(kernel) = self.walk_kernel(&attention)? {
+            let items = state.tokens * attention.kv_heads as usize;
+            let blocks = items.min(self.gpu.info.multiprocessors);
+            let shape = Shape::new([blocks, 1, 1], WALK_THREADS);
+            return self.enqueue(kernel, shape.with_shared(walk_shared(attention.dim as usize)), &args);
+        }
         let (segments, heads) = (attention.max_segments as usize, attention.kv_heads as usize);
         let (dim, info) = (attention.dim as usize, &self.gpu.info);
         let short = AttentionShape::short(dim);
@@ -222,5 +240,29 @@ impl CudaDevice {
         };
         let shape = Shape::new([segments, heads, state.tokens], threads).with_shared(shared);
         self.enqueue(kernel, shape, &args)
+    }
+
+    /// The kernel whose blocks have all segments of a token's key head, if it is for this cache and there are enough such
+    /// tokens: else blocks have a segment each.
+    fn walk_kernel(&self, attention: &AttentionArgs) -> Result<Option<Kernel>, DeviceError> {
+        let state = self.state()?;
+        let kernels = match state.reserve.kv_types.keys {
+            KvType::F16 => &self.common.decode_walk[0],
+            KvType::BF16 => &self.common.decode_walk[1],
+            _ => return Ok(None),
+        };
+        let window = if attention.window > 0 { attention.window as usize } else { usize::MAX };
+        let segments = |span: &OwnSpan| {
+            let from = (span.position + 1).saturating_sub(window);
+            span.position / ATTN_SEGMENT + 1 - from / ATTN_SEGMENT
+        };
+        let (most, all) =
+            state.own_spans().iter().map(segments).fold((0, 0), |(most, all), n| (most.max(n), all + n));
+        // The block with the longest keys takes hardly longer than all would if they had as many each.
+        let worth = 5 * all * attention.kv_heads as usize >= 4 * most * self.gpu.info.multiprocessors;
+        let of = |dim: usize| {
+            ATTENTION_HEADS.iter().zip(kernels).find(|(d, _)| **d == dim).and_then(|(_, kernel)| *kernel)
+        };
+        Ok(of(attention.dim as usize).filter(|_| worth))
     }
 }

@@ -326,6 +326,16 @@ fn attention_has_the_same_bits_in_any_company() {
             check(&[(0, t, &ids[t..t + 1])], 0, 0);
         }
         check(&[(1, 0, &ids[40..140]), (0, 300, &ids[300..333])], 1, 100);
+        // Every token by itself, all at once, then a few, whose segments have blocks of their own.
+        for tokens in [(0..tokens).collect(), vec![331, 5, 256, 64]] {
+            let alone: Vec<_> = tokens.iter().map(|t| (0, *t, &ids[*t..t + 1])).collect();
+            let found = scene.run(&alone);
+            for (t, found) in tokens.iter().zip(found.chunks(width)) {
+                let whole = &whole[t * width..][..width];
+                let same = found.iter().zip(whole).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "{case:?}: the token at {t} beside {}", tokens.len());
+            }
+        }
     }
 }
 
