@@ -15,6 +15,7 @@ use crate::pool::Pool;
 use crate::simd::LANES;
 use minfer_ops::*;
 use state::State;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Whether weights are packed into panels at load.
@@ -486,8 +487,13 @@ impl Device for CpuDevice {
         self.state()?.read_logits(out)
     }
 
-    fn hidden(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
-        self.state()?.read_hidden(out)
+    fn hidden(
+        &mut self,
+        head: Option<&Head>,
+        tokens: Range<usize>,
+        out: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        self.run_hidden(head, tokens, out)
     }
 }
 

@@ -25,6 +25,7 @@ pub use lab::{MmqProduct, MmqVariant, Observed, Rate, Repacked};
 use minfer_ops::*;
 use state::State;
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Tokens up to which a step's launches are kept for a graph: launching is what such steps wait for.
@@ -493,10 +494,13 @@ impl Device for CudaDevice {
         self.gpu.download_through(&state.logits, &mut state.arrival, out)
     }
 
-    fn hidden(&mut self, out: &mut [f32]) -> Result<(), DeviceError> {
+    fn hidden(
+        &mut self,
+        head: Option<&Head>,
+        tokens: Range<usize>,
+        out: &mut [f32],
+    ) -> Result<(), DeviceError> {
         self.flush()?;
-        let state = self.state()?;
-        expect_reserved("hidden values asked", state.outputs * state.reserve.d_model, out.len())?;
-        self.gpu.download(&state.hidden, out)
+        self.run_hidden(head, tokens, out)
     }
 }

@@ -9,7 +9,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use crate::constraint::Vocabulary;
+use crate::constraint::{Constrained, Vocabulary};
+use crate::embedding::{EmbedRequest, Pool};
 use crate::event::{self, Canceller, Event, FinishReason, Source, Timings, Usage};
 use crate::executor::{Executor, Limits, MAX_IN_FLIGHT};
 use crate::kv::KvError;
@@ -170,6 +171,25 @@ impl Engine {
         request.validate(&self.limits, self.capacity)?;
         let constraint = request.constraint.as_ref().map(|constraint| self.vocabulary.compile(constraint));
         let constraint = constraint.transpose().map_err(RequestError::from)?;
+        self.hand_over(request, constraint, None)
+    }
+
+    /// Hands a text over to be embedded, as [`Engine::submit`] does to be continued. The two are computed together.
+    pub fn embed(&self, request: EmbedRequest) -> Result<Handle, SubmitError> {
+        request.validate(&self.limits, self.capacity)?;
+        let pool = Pool::new(&request);
+        let EmbedRequest { prompt, priority, deadline, .. } = request;
+        // Its last token is computed, but none is generated.
+        let request = Request { prompt, priority, deadline, max_tokens: Some(1), ..Request::default() };
+        self.hand_over(request, None, Some(pool))
+    }
+
+    fn hand_over(
+        &self,
+        request: Request,
+        constraint: Option<Constrained>,
+        pool: Option<Pool>,
+    ) -> Result<Handle, SubmitError> {
         let max_waiting = self.config.max_waiting;
         let full = SubmitError::QueueFull { max_waiting };
         let Some(place) = Place::take(&self.shared.waiting, max_waiting) else {
@@ -179,7 +199,7 @@ impl Engine {
         let (sink, source) = event::channel(self.config.event_capacity);
         let canceller = Canceller::default();
         let (submitted, place) = (Instant::now(), Some(place));
-        let job = Job { request, constraint, sink, canceller: canceller.clone(), submitted, place };
+        let job = Job { request, constraint, pool, sink, canceller: canceller.clone(), submitted, place };
         let stopped = || SubmitError::Stopped(self.shared.ended());
         match self.jobs.as_ref().ok_or_else(stopped)?.try_send(job) {
             Ok(()) => {}

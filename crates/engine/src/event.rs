@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::executor::TokenId;
 use crate::sampling::Logprobs;
 
-/// News of a request, in this order: one `Started`, `Prefill`s, one `Token` per generated token, one `Finished`. Where the
+/// News of a request, in this order: one `Started`, `Prefill`s, one `Token` per generated token or the `Embedding`, one
+/// `Finished`. Where the
 /// cache was needed by others in between, nothing of it is heard.
 /// A request that ends while it waits has only the `Finished`.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +38,11 @@ pub enum Event {
         /// If asked for.
         logprobs: Option<Logprobs>,
     },
+    /// The text was embedded.
+    Embedding {
+        /// Its vectors, one after the other: one, or with [`Pooling::None`](crate::Pooling::None) one per token.
+        values: Vec<f32>,
+    },
     /// The last event.
     Finished {
         /// Why.
@@ -55,6 +61,8 @@ pub enum FinishReason {
     Stop(Stopped),
     /// As long as the request, the context or the cache allows.
     Length,
+    /// The text was embedded.
+    Embedded,
     /// By its client, or by the engine's end.
     Cancelled,
     /// At its [`Request::deadline`](crate::Request::deadline).

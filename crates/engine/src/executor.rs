@@ -94,6 +94,8 @@ pub enum Want {
     Logits,
     /// The normed hidden state.
     Embedding,
+    /// The normed hidden states of all of the row's tokens.
+    Embeddings,
 }
 
 /// Tokens of one sequence in a step. Rows of the same sequence are adjacent and ascending in position (one token per
@@ -130,7 +132,7 @@ pub enum RowOutput {
     Token(TokenId),
     /// Of [`Want::Logits`], one per token of the vocabulary.
     Logits(Vec<f32>),
-    /// Of [`Want::Embedding`].
+    /// Of [`Want::Embedding`], one value per channel; of [`Want::Embeddings`] those of one token after the other.
     Embedding(Vec<f32>),
 }
 
@@ -181,6 +183,9 @@ pub struct Limits {
     pub block_tokens: usize,
     /// Cache groups.
     pub groups: Vec<CacheGroup>,
+    /// Whether tokens see those after them too. Then a sequence comes whole, as one row of one step, and yields hidden states
+    /// only.
+    pub bidirectional: bool,
 }
 
 /// A model on a device, as a scheduler sees it.

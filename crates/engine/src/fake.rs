@@ -52,6 +52,7 @@ impl FakeExecutor {
             max_outputs: 8,
             block_tokens: 4,
             groups: groups.map(|(blocks, window)| CacheGroup { blocks, window }).to_vec(),
+            bidirectional: false,
         }
     }
 
@@ -109,6 +110,10 @@ impl FakeExecutor {
         for (index, row) in plan.rows.iter().enumerate() {
             let end = row.position + row.tokens.len();
             assert!(!row.tokens.is_empty() && end <= limits.context, "{row:?}");
+            if limits.bidirectional {
+                let pooled = matches!(row.want, Want::Embedding | Want::Embeddings);
+                assert!(row.position == 0 && pooled, "{row:?}");
+            }
             if let Some((before, position)) = last.insert(row.seq, (index, end)) {
                 assert!(before + 1 == index && position == row.position, "rows of {:?} are torn", row.seq);
             }
@@ -202,7 +207,25 @@ impl FakeExecutor {
         last.prefix
     }
 
+    /// What this executor computes for the last token of a prefix, without an executor; of a text that is seen whole `prefix`
+    /// is all of it, and `position` the token's.
+    pub fn hidden_after(prefix: &[TokenId], position: usize) -> [f32; 2] {
+        hidden(prefix.iter().fold(0, |hash, &token| extend(hash, token)), position)
+    }
+
     fn output(&mut self, row: &PlanRow, last: TokenId, prefix: u64) -> Result<RowOutput, String> {
+        let end = row.position + row.tokens.len();
+        let state = |position: usize| match self.limits.bidirectional {
+            true => hidden(prefix, position),
+            false => hidden(self.read(row, 0, position).prefix, position),
+        };
+        match row.want {
+            Want::Embedding => return Ok(RowOutput::Embedding(state(end - 1).to_vec())),
+            Want::Embeddings => {
+                return Ok(RowOutput::Embedding((row.position..end).flat_map(state).collect()));
+            }
+            _ => {}
+        }
         let mut logits = logits(prefix, self.limits.vocab);
         if self.nan_after == Some(last) {
             logits.fill(f32::NAN);
@@ -210,7 +233,7 @@ impl FakeExecutor {
         match &row.want {
             Want::Nothing => Ok(RowOutput::Nothing),
             Want::Logits => Ok(RowOutput::Logits(logits)),
-            Want::Embedding => Ok(RowOutput::Embedding(vec![prefix as f32])),
+            Want::Embedding | Want::Embeddings => Err("not logits".into()),
             Want::Token(spec) => sample(&logits, spec, row.mask.as_deref(), &mut self.scratch)
                 .map(RowOutput::Token)
                 .map_err(|error| error.to_string()),
@@ -283,6 +306,10 @@ fn mix(x: u64) -> u64 {
 
 fn extend(prefix: u64, token: TokenId) -> u64 {
     mix(prefix ^ u64::from(token).wrapping_add(1) << 32)
+}
+
+fn hidden(prefix: u64, position: usize) -> [f32; 2] {
+    [0, 1].map(|i| (mix(prefix ^ mix(position as u64 ^ i << 60)) >> 40) as f32 / 1e6 - 8.0)
 }
 
 fn logits(prefix: u64, vocab: usize) -> Vec<f32> {

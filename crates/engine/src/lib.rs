@@ -23,6 +23,7 @@
 //! executor but no scheduler (benchmarks, scoring) drives it by a [`Session`].
 
 pub mod constraint;
+mod embedding;
 mod engine;
 mod event;
 pub mod executor;
@@ -35,6 +36,7 @@ pub mod session;
 mod stop;
 
 pub use constraint::{Begin, Constraint, ConstraintError, Grammar};
+pub use embedding::{EmbedRequest, Pooling};
 pub use engine::{Engine, EngineConfig, Handle, StartError, SubmitError};
 pub use event::{Canceller, Event, FinishReason, Stopped, Timings, Usage};
 pub use request::{

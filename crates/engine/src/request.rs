@@ -63,6 +63,9 @@ pub enum RequestError {
         /// Tokens that the context holds.
         context: usize,
     },
+    /// A text to be continued, and a model that cannot.
+    #[error("the model is an encoder: it embeds texts, but generates none")]
+    Encoder,
     /// Too many items.
     #[error("{field} has {found}, at most {max} are possible")]
     TooLong {
@@ -113,18 +116,11 @@ impl Request {
             true => Err(RequestError::TooLong { field, found, max }),
             false => Ok(()),
         };
-        let known = |field, tokens: &[TokenId]| match tokens.iter().find(|&&id| id as usize >= limits.vocab) {
-            Some(&id) => Err(RequestError::Token { field, id, vocab: limits.vocab }),
-            None => Ok(()),
-        };
-        if self.prompt.is_empty() {
-            return Err(RequestError::Empty { field: "prompt" });
+        if limits.bidirectional {
+            return Err(RequestError::Encoder);
         }
-        if self.prompt.len() > positions {
-            return Err(RequestError::Prompt { tokens: self.prompt.len(), context: positions });
-        }
-        known("prompt", &self.prompt)?;
-        known("stop.tokens", &self.stop.tokens)?;
+        check_prompt(&self.prompt, limits, positions)?;
+        check_tokens("stop.tokens", &self.stop.tokens, limits)?;
         count("stop.strings", self.stop.strings.len(), MAX_STOP_STRINGS)?;
         for string in &self.stop.strings {
             if string.is_empty() {
@@ -142,6 +138,29 @@ impl Request {
             return Err(ConstraintError::End { id: *id }.into());
         }
         self.sampling.validate(limits.vocab)
+    }
+}
+
+/// Refuses a prompt without tokens, with unknown ones, or with more than `positions`.
+pub(crate) fn check_prompt(
+    prompt: &[TokenId],
+    limits: &Limits,
+    positions: usize,
+) -> Result<(), RequestError> {
+    if prompt.is_empty() {
+        return Err(RequestError::Empty { field: "prompt" });
+    }
+    if prompt.len() > positions {
+        return Err(RequestError::Prompt { tokens: prompt.len(), context: positions });
+    }
+    check_tokens("prompt", prompt, limits)
+}
+
+/// Refuses tokens that the model does not have.
+fn check_tokens(field: &'static str, tokens: &[TokenId], limits: &Limits) -> Result<(), RequestError> {
+    match tokens.iter().find(|&&id| id as usize >= limits.vocab) {
+        Some(&id) => Err(RequestError::Token { field, id, vocab: limits.vocab }),
+        None => Ok(()),
     }
 }
 

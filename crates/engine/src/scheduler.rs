@@ -68,9 +68,10 @@ struct Flight {
 /// A row in flight.
 struct FlightRow {
     seq: SeqId,
-    /// Position after its last token.
+    /// Positions of its first token, and after its last one.
+    start: usize,
     end: usize,
-    /// Whether it yields a token.
+    /// Whether it yields anything.
     yields: bool,
     /// Its token, if that is a guess.
     guess: Option<TokenId>,
@@ -82,6 +83,8 @@ enum Resolved {
     Read,
     /// A token was generated.
     Token(TokenId, Option<Logprobs>),
+    /// Hidden states were computed; maybe the last ones of those that the embedding is made of.
+    Pooled(Option<Vec<f32>>),
 }
 
 impl<E: Executor> Scheduler<E> {
@@ -90,7 +93,8 @@ impl<E: Executor> Scheduler<E> {
         let step_tokens = config.step_tokens.min(limits.max_tokens);
         let kv = Kv::new(limits, step_tokens)?;
         Ok(Scheduler {
-            kv: if config.prefix_cache { kv.with_prefix_cache() } else { kv },
+            // What an encoder computes of a prefix depends on what follows.
+            kv: if config.prefix_cache && !limits.bidirectional { kv.with_prefix_cache() } else { kv },
             table,
             // Then a step has room for a row, and a result, of every running request.
             max_running: config.max_running.min(limits.max_outputs).min(step_tokens),
@@ -115,7 +119,8 @@ impl<E: Executor> Scheduler<E> {
 
     /// Positions that a sequence can have: the context, or less where the cache is smaller.
     pub(crate) fn capacity(&self) -> usize {
-        self.kv.capacity().min(self.limits().context)
+        let capacity = self.kv.capacity().min(self.limits().context);
+        if self.limits().bidirectional { capacity.min(self.step_tokens) } else { capacity }
     }
 
     pub(crate) fn enqueue(&mut self, job: Job) {
@@ -195,7 +200,7 @@ impl<E: Executor> Scheduler<E> {
             // The last token is never written, so it may lie one past the end of the cache.
             let max_len = waiting.job().max_len().min(capacity + 1);
             let positions = (waiting.tokens().len() + self.limits().block_tokens).min(max_len - 1);
-            let Ok(cache) = self.kv.admit_prompt(waiting.tokens(), positions) else { return };
+            let Ok(cache) = self.kv.admit_prompt(waiting.dispensable(), positions) else { return };
             let id = SeqId(self.next_seq);
             self.next_seq += 1;
             match self.waiting.pop_front() {
@@ -244,9 +249,12 @@ impl<E: Executor> Scheduler<E> {
         // Everybody's own row comes first; guesses have what is left.
         let most = self.executor.limits().max_outputs.min(self.step_tokens);
         let mut spare = most.saturating_sub(self.running.len());
+        let whole = self.limits().bidirectional;
         for prompts in [false, true] {
             for running in self.running.iter_mut().filter(|running| running.reads_prompt() == prompts) {
-                let Some(tokens) = running.next_tokens(budget) else { continue };
+                // A text that must come whole waits for a step that has room for it: the first one's has.
+                let room = if whole && running.left() > budget { 0 } else { budget };
+                let Some(tokens) = running.next_tokens(room) else { continue };
                 let (position, len) = (running.submitted, tokens.len());
                 // Before a window moves on. From here on others may read what the last step writes.
                 running.remember(&mut self.kv);
@@ -268,7 +276,7 @@ impl<E: Executor> Scheduler<E> {
                     let row = &mut self.plan.rows[at];
                     let end = position + tokens.len();
                     (row.seq, row.tokens, row.position) = (running.id, tokens, position);
-                    row.want = running.want(end);
+                    row.want = running.want(position, end);
                     running.cache.tables().clone_into(&mut row.tables);
                     self.guesses.push(guess);
                     position = end;
@@ -290,13 +298,13 @@ impl<E: Executor> Scheduler<E> {
         };
         let mut rows = Vec::with_capacity(self.plan.rows.len());
         for (index, row) in self.plan.rows.iter().enumerate() {
-            let (seq, end) = (row.seq, row.position + row.tokens.len());
+            let (seq, start, end) = (row.seq, row.position, row.position + row.tokens.len());
             let guess = self.guesses[index];
             if let Some(at) = self.find(seq) {
                 let sampled_by = matches!(row.want, Want::Token(_)).then_some((step, index));
                 self.running[at].submit(end, sampled_by, guess.is_some());
             }
-            rows.push(FlightRow { seq, end, yields: row.want != Want::Nothing, guess });
+            rows.push(FlightRow { seq, start, end, yields: row.want != Want::Nothing, guess });
         }
         self.in_flight.push_back(Flight { step, rows });
         self.last_step = Some(step);
@@ -336,6 +344,9 @@ impl<E: Executor> Scheduler<E> {
                 let (id, logprobs) = self.running[at].choose(logits, &mut self.scratch)?;
                 Ok(Resolved::Token(id, logprobs))
             }
+            RowOutput::Embedding(values) if row.yields => {
+                Ok(Resolved::Pooled(self.running[at].pool(row.start, row.end, values)))
+            }
             _ => Err(FinishReason::Error("the executor returned another kind of result than wanted".into())),
         }
     }
@@ -344,10 +355,18 @@ impl<E: Executor> Scheduler<E> {
     fn apply(&mut self, at: usize, row: &FlightRow, resolved: Resolved) -> Result<(), FinishReason> {
         let running = &mut self.running[at];
         running.read(row.end);
-        let Resolved::Token(id, logprobs) = resolved else { return Ok(()) };
-        let (bytes, reason) = running.push(id, self.table.bytes(id));
-        running.job.sink.send(Event::Token { id, bytes, logprobs })?;
-        reason.map_or(Ok(()), Err)
+        match resolved {
+            Resolved::Read | Resolved::Pooled(None) => Ok(()),
+            Resolved::Pooled(Some(values)) => {
+                running.job.sink.send(Event::Embedding { values })?;
+                Err(FinishReason::Embedded)
+            }
+            Resolved::Token(id, logprobs) => {
+                let (bytes, reason) = running.push(id, self.table.bytes(id));
+                running.job.sink.send(Event::Token { id, bytes, logprobs })?;
+                reason.map_or(Ok(()), Err)
+            }
+        }
     }
 
     fn find(&self, seq: SeqId) -> Option<usize> {

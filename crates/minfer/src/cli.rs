@@ -5,6 +5,7 @@ mod bench;
 mod chat;
 mod constraint;
 mod doctor;
+mod embed;
 mod inspect;
 mod interrupt;
 mod llama;
@@ -42,6 +43,7 @@ struct Cli {
 enum Command {
     Run(Box<run::Args>),
     Chat(Box<chat::Args>),
+    Embed(embed::Args),
     Bench(Box<bench::Args>),
     Perplexity(perplexity::Args),
     Tokenize(tokenize::TokenizeArgs),
@@ -78,6 +80,7 @@ pub(crate) fn main() -> ExitCode {
     let result = logging(cli.log.as_deref()).and_then(|()| match cli.command {
         Command::Run(args) => args.run(),
         Command::Chat(args) => args.run(),
+        Command::Embed(args) => args.run().map(|()| Outcome::Done),
         Command::Bench(args) => args.run().map(|()| Outcome::Done),
         Command::Perplexity(args) => args.run().map(|()| Outcome::Done),
         Command::Tokenize(args) => args.run().map(|()| Outcome::Done),

@@ -29,7 +29,11 @@ mod vocabulary;
 pub use device::{
     AnyModel, DeviceChoice, GpuNumerics, GpuPlan, Loaded, gpu_unavailable, load_model, plan_on_gpu,
 };
-pub use llm::{DryBreakers, Error, Generate, Generation, Llm, Message, Options, Piece, Summary};
+pub use llm::{
+    DryBreakers, Embed, Embedding, Error, Generate, Generation, Llm, Message, Options, PendingEmbedding,
+    Piece, Summary,
+};
+pub use minfer_engine::Pooling;
 pub use vocabulary::{model_vocabulary, vocabulary};
 
 pub use minfer_cpu as cpu;

@@ -1,5 +1,6 @@
 //! The public interface: a model from a source, text out of it.
 
+mod embed;
 pub(crate) mod text;
 
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use minfer_cpu::CpuOptions;
 use minfer_engine::executor::Executor;
 use minfer_engine::{
     Begin, Canceller, Constraint, Engine, EngineConfig, Event, FinishReason, Grammar, Handle, Logprobs,
-    Request, RequestError, SamplingParams, StartError, Stop, SubmitError, TokenTable, Usage,
+    Pooling, Request, RequestError, SamplingParams, StartError, Stop, SubmitError, TokenTable, Usage,
 };
 use minfer_gguf::Gguf;
 use minfer_model::LoadOptions;
@@ -21,6 +22,8 @@ use crate::facts::Facts;
 use crate::source::{Cache, Source, SourceError};
 use crate::vocabulary::model_vocabulary;
 use text::Characters;
+
+pub use embed::{Embed, Embedding, PendingEmbedding};
 
 /// Why there is no text.
 #[derive(Debug, thiserror::Error)]
@@ -202,6 +205,8 @@ pub struct Llm {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     facts: Facts,
+    pooling: Pooling,
+    embedding_width: usize,
     load_time: Duration,
 }
 
@@ -239,8 +244,10 @@ impl Llm {
         tracing::info!(device = model.describe(), repacked, "model loaded");
         // How many run together is for the cache to say: it holds `sequences` of full length, or more that are shorter.
         let config = EngineConfig { step_tokens: model.limits().max_tokens, ..EngineConfig::default() };
+        let (pooling, embedding_width) = (embed::pooling_of(model.spec()), model.spec().d_model);
         let engine = Engine::new(model, token_table(&tokenizer), config)?;
-        Ok(Llm { engine, tokenizer, template, facts: Facts::of(gguf), load_time: start.elapsed() })
+        let (facts, load_time) = (Facts::of(gguf), start.elapsed());
+        Ok(Llm { engine, tokenizer, template, facts, pooling, embedding_width, load_time })
     }
 
     /// Answers a conversation.
@@ -443,7 +450,7 @@ impl Generation {
         loop {
             match self.handle.next()? {
                 Event::Started { seed, .. } => self.seed = seed,
-                Event::Prefill { .. } => {}
+                Event::Prefill { .. } | Event::Embedding { .. } => {}
                 Event::Token { id, bytes, logprobs } => {
                     let text = self.characters.push(&bytes);
                     return Some(Ok(Piece { text, token: Some(id), logprobs }));

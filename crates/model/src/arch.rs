@@ -16,6 +16,7 @@ mod starcoder2;
 use crate::error::Error;
 use crate::rope;
 use crate::spec::{Block, DecoderSpec, Ffn, LayerSpec, Mask, Norms, QkNorm};
+use minfer_engine::Pooling;
 use minfer_gguf::{Gguf, Metadata, Value};
 use minfer_ops::{Activation, Heads, NormKind, Rope, RopeStyle};
 use std::sync::Arc;
@@ -209,7 +210,23 @@ impl<'a> Keys<'a> {
                 .collect(),
             logit_scale: 1.0,
             logit_cap: None,
+            pooling: self.pooling()?,
         })
+    }
+
+    /// How the file's embeddings are pooled: `enum llama_pooling_type` of llama.cpp.
+    fn pooling(&self) -> Result<Option<Pooling>, Error> {
+        if !self.has("pooling_type") {
+            return Ok(None);
+        }
+        match self.usize("pooling_type")? {
+            0 => Ok(Some(Pooling::None)),
+            1 => Ok(Some(Pooling::Mean)),
+            2 => Ok(Some(Pooling::Cls)),
+            3 => Ok(Some(Pooling::Last)),
+            4 => Err(self.unsupported("pooling type 4 (rank): a reranker".into())),
+            other => Err(self.bad("pooling_type", format!("expected 0 to 3, found {other}"))),
+        }
     }
 
     /// The window of sliding layers, and whether each layer slides: by the file's pattern (a number n: all but every

@@ -196,7 +196,7 @@ impl<D: Device> Model<D> {
         let device_error = |error: ops::DeviceError| StepError::Device(error.to_string());
         let outputs = step.outputs.len();
         step.draws.clear();
-        let draws = plan.rows.iter().filter(|row| row.want != Want::Nothing).map_while(draw_of);
+        let draws = plan.rows.iter().filter(|row| wants_logits(row)).map_while(draw_of);
         step.draws.extend(draws);
         if self.limits.vocab > sampling::MAX_VOCAB || step.draws.len() < outputs {
             step.draws.clear();
@@ -212,12 +212,25 @@ impl<D: Device> Model<D> {
         if outputs > 0 && !found {
             step.logits.resize(outputs * self.limits.vocab, 0.0);
             self.device.logits(&mut step.logits).map_err(device_error)?;
-            if plan.rows.iter().any(|row| row.want == Want::Embedding) {
-                step.hidden.resize(outputs * self.spec.d_model, 0.0);
-                self.device.hidden(&mut step.hidden).map_err(device_error)?;
+        }
+        self.hidden(plan, step).map_err(device_error)?;
+        self.resolve(id, plan, out, step)
+    }
+
+    /// The hidden states that rows want, one row's after the other's.
+    fn hidden(&mut self, plan: &StepPlan, step: &mut Step) -> Result<(), ops::DeviceError> {
+        step.hidden.clear();
+        let mut end = 0;
+        for row in &plan.rows {
+            end += row.tokens.len();
+            let from = step.hidden.len();
+            let tokens = end - wanted_states(row)..end;
+            step.hidden.resize(from + tokens.len() * self.spec.d_model, 0.0);
+            if !tokens.is_empty() {
+                self.device.hidden(Some(&self.head), tokens, &mut step.hidden[from..])?;
             }
         }
-        self.resolve(id, plan, out, step)
+        Ok(())
     }
 
     /// Tokens, spans and outputs of a plan. A row whose token never came is marked failed and computes token 0.
@@ -257,7 +270,7 @@ impl<D: Device> Model<D> {
                 }
                 _ => step.spans.push(SpanRows { start, len, position: row.position, last_row: i }),
             }
-            if row.want != Want::Nothing {
+            if wants_logits(row) {
                 step.outputs.push((step.tokens.len() - 1) as u32);
             }
         }
@@ -281,65 +294,78 @@ impl<D: Device> Model<D> {
         out.rows.truncate(plan.rows.len());
         out.rows.resize_with(plan.rows.len(), || RowOutput::Nothing);
         let mut what = String::new();
-        let mut output = 0;
+        let (mut output, mut states) = (0, 0);
         for (i, (row, result)) in plan.rows.iter().zip(&mut out.rows).enumerate() {
             sampled.push(None);
-            if row.want == Want::Nothing {
-                *result = RowOutput::Nothing;
-                continue;
-            }
-            if step.failed.contains(&i) {
-                *result = RowOutput::Nothing;
-                what = "the token before it failed".into();
-                output += 1;
-                continue;
-            }
-            if let Some(Some(token)) = step.chosen.get(output).copied() {
-                sampled[i] = Some(token);
-                *result = RowOutput::Token(token);
-                output += 1;
-                continue;
-            }
-            let logits = &step.logits[output * vocab..(output + 1) * vocab];
-            let failure = match &row.want {
-                Want::Token(spec) => {
-                    match sampling::sample(logits, spec, row.mask.as_deref(), &mut step.scratch) {
-                        Ok(token) => {
-                            sampled[i] = Some(token);
-                            *result = RowOutput::Token(token);
-                            None
-                        }
-                        Err(error) => Some(error.to_string()),
-                    }
-                }
-                Want::Logits => match first_nan(logits) {
-                    None => {
-                        *result = RowOutput::Logits(refill(result, logits));
+            let chosen = step.chosen.get(output).copied().flatten();
+            let logits = output * vocab..(output + 1) * vocab;
+            let hidden = states * d_model..(states + wanted_states(row)) * d_model;
+            output += usize::from(wants_logits(row));
+            states += wanted_states(row);
+            let failure = if step.failed.contains(&i) {
+                Some("the token before it failed".into())
+            } else {
+                match &row.want {
+                    Want::Nothing => {
+                        *result = RowOutput::Nothing;
                         None
                     }
-                    Some(id) => Some(format!(
-                        "the logit of token {id} is NaN: the weights may be damaged (`minfer inspect --check` names such)"
-                    )),
-                },
-                Want::Embedding => {
-                    let hidden = &step.hidden[output * d_model..(output + 1) * d_model];
-                    *result = RowOutput::Embedding(refill(result, hidden));
-                    None
+                    Want::Token(spec) => {
+                        let (logits, scratch) = (step.logits.get(logits), &mut step.scratch);
+                        let token = chosen.map(Ok).unwrap_or_else(|| {
+                            sampling::sample(logits.unwrap_or_default(), spec, row.mask.as_deref(), scratch)
+                        });
+                        if let Ok(token) = token {
+                            sampled[i] = Some(token);
+                            *result = RowOutput::Token(token);
+                        }
+                        token.err().map(|error| error.to_string())
+                    }
+                    Want::Logits => {
+                        let logits = &step.logits[logits];
+                        *result = RowOutput::Logits(refill(result, logits));
+                        first_nan(logits).map(|id| format!("the logit of token {id} is NaN{DAMAGED}"))
+                    }
+                    Want::Embedding | Want::Embeddings => {
+                        let hidden = &step.hidden[hidden];
+                        *result = RowOutput::Embedding(refill(result, hidden));
+                        first_nan(hidden).map(|at| {
+                            let channel = at % d_model;
+                            format!("channel {channel} of the hidden state is NaN{DAMAGED}")
+                        })
+                    }
                 }
-                Want::Nothing => None,
             };
             if let Some(failure) = failure {
                 *result = RowOutput::Nothing;
-                step.failed.push(i);
+                if !step.failed.contains(&i) {
+                    step.failed.push(i);
+                }
                 what = failure;
             }
-            output += 1;
         }
         self.sampled.push_back((id, sampled));
         if step.failed.is_empty() {
             return Ok(());
         }
         Err(StepError::Rows { seqs: step.failed.iter().map(|i| plan.rows[*i].seq).collect(), what })
+    }
+}
+
+/// What a NaN is a sign of.
+const DAMAGED: &str = ": the weights may be damaged (`minfer inspect --check` names such)";
+
+/// Whether a row needs the head's product.
+fn wants_logits(row: &PlanRow) -> bool {
+    matches!(row.want, Want::Token(_) | Want::Logits)
+}
+
+/// How many of a row's tokens, the last ones, it wants the hidden states of.
+fn wanted_states(row: &PlanRow) -> usize {
+    match row.want {
+        Want::Nothing | Want::Token(_) | Want::Logits => 0,
+        Want::Embedding => 1,
+        Want::Embeddings => row.tokens.len(),
     }
 }
 

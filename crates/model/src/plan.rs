@@ -109,6 +109,7 @@ impl Sizes {
                     .iter()
                     .map(|(_, mask, _)| CacheGroup { blocks: blocks(mask), window: window(mask) })
                     .collect(),
+                bidirectional: false,
             },
             reserve: Reserve {
                 max_tokens,

@@ -2,6 +2,7 @@
 
 use crate::arch::{self, Keys};
 use crate::error::Error;
+use minfer_engine::Pooling;
 use minfer_gguf::Gguf;
 use minfer_ops::{Activation, Heads, NormKind, Rope};
 
@@ -26,6 +27,8 @@ pub struct DecoderSpec {
     pub logit_scale: f32,
     /// `l ← cap · tanh(l / cap)` on the logits.
     pub logit_cap: Option<f32>,
+    /// How embeddings are pooled, if the file says so.
+    pub pooling: Option<Pooling>,
 }
 
 /// A cache group: heads and mask of its layers, and how many there are.

@@ -8,7 +8,7 @@ mod crowd;
 #[path = "families/goldens.rs"]
 mod goldens;
 
-use goldens::{Golden, context, error, goldens, load, logits, retyped};
+use goldens::{Golden, context, error, goldens, hidden, load, logits, retyped};
 use minfer_cpu::{CpuDevice, CpuOptions, Repack};
 use minfer_cuda::{CudaDevice, CudaOptions, Numerics};
 use minfer_engine::executor::{Executor, RowOutput, StepOutput, Want};
@@ -128,6 +128,28 @@ fn the_int8_profile_stays_within_its_gates() {
         }
     }
     assert!(models >= 3, "only {models} models have rows of whole units");
+}
+
+/// Hidden states are near the CPU's of the same weights in float arithmetic, and have the same bits however a text is cut.
+#[test]
+fn hidden_states_are_near_the_exact_ones_and_keep_their_bits() {
+    for golden in goldens() {
+        let gate = gate(&golden);
+        let exact = retyped(&golden.gguf, |_, _| GgmlType::F32);
+        for sequence in golden.sequences.iter().filter(|s| s.ids.len() <= 96) {
+            let context = context(&golden, sequence);
+            let Some(device) = device() else { return };
+            let cpu = CpuDevice::new(&CpuOptions::default()).expect("a device");
+            let mut model = load(&golden.gguf, context, KvType::F16, device);
+            let width = model.spec().d_model;
+            let expected = hidden(&mut load(&exact, context, KvType::F32, cpu), &sequence.ids, usize::MAX);
+            let found = hidden(&mut model, &sequence.ids, usize::MAX);
+            let rows = found.chunks_exact(width).zip(expected.chunks_exact(width));
+            let worst = rows.map(|(f, e)| error(f, e)).fold(0.0, f64::max);
+            assert!(worst < gate, "{}: {worst:.1e} above {gate:.1e}", golden.name);
+            assert!(hidden(&mut model, &sequence.ids, 7) == found, "{}: other bits in pieces", golden.name);
+        }
+    }
 }
 
 /// Weights that are single values: near the exact result, the same bits however a prompt is cut, and in either profile.

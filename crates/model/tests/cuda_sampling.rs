@@ -300,7 +300,7 @@ fn cost_of_a_drawn_token() {
                 let start = Instant::now();
                 scene.step(1, None);
                 // Waits, and copies next to nothing.
-                scene.device.hidden(&mut [0.0; WIDTH]).expect("a row");
+                scene.device.hidden(None, 0..1, &mut [0.0; WIDTH]).expect("a row");
                 bare.push(start.elapsed());
                 scene.device.logits(&mut scene.logits[..vocab]).expect("logits");
                 sample(&scene.logits[..vocab], &spec_at(run), None, &mut scene.scratch).expect("a token");

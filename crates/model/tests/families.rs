@@ -8,7 +8,7 @@ mod goldens;
 
 use goldens::{Golden, context, error, goldens, logits, retyped};
 use minfer_cpu::{CpuDevice, CpuOptions, Repack};
-use minfer_gguf::{GgmlType, Gguf};
+use minfer_gguf::{GgmlType, Gguf, quant};
 use minfer_model::{KvType, LoadOptions, Model};
 use std::sync::Arc;
 
@@ -49,6 +49,37 @@ fn float_files_agree_with_the_float64_reference() {
         }
     }
     assert!(failed.is_empty(), "above {F32_BAR:.0e}: {failed:?}");
+}
+
+/// The product of the hidden states with the head, in float64, against the reference's logits.
+#[test]
+fn hidden_states_are_those_that_the_reference_makes_its_logits_of() {
+    for golden in goldens() {
+        let file = retyped(&golden.gguf, |_, _| GgmlType::F32);
+        let head = file.tensor("output.weight").or(file.tensor("token_embd.weight")).expect("a head");
+        let mut weights = vec![0.0f32; head.elements() as usize];
+        quant::dequantize(head.ty(), head.data(), &mut weights).expect("floats");
+        let mut worst: f64 = 0.0;
+        for sequence in golden.sequences.iter().filter(|s| s.ids.len() <= 96) {
+            let mut model = load(&file, context(&golden, sequence), Repack::On, KvType::F32);
+            let (width, spec) = (model.spec().d_model, model.spec().clone());
+            let logits = |hidden: &[f32]| -> Vec<f32> {
+                let product = |row: &[f32]| -> f64 {
+                    row.iter().zip(hidden).map(|(w, h)| f64::from(*w) * f64::from(*h)).sum()
+                };
+                let scaled =
+                    weights.chunks_exact(width).map(|row| product(row) * f64::from(spec.logit_scale));
+                let cap = |l: f64, cap: f32| f64::from(cap) * (l / f64::from(cap)).tanh();
+                scaled.map(|l| spec.logit_cap.map_or(l, |c| cap(l, c)) as f32).collect()
+            };
+            let states = goldens::hidden(&mut model, &sequence.ids, 7);
+            for (position, expected) in sequence.positions.iter().zip(&sequence.logits) {
+                worst = worst.max(error(&logits(&states[*position * width..][..width]), expected));
+            }
+        }
+        println!("{:20} {worst:.1e}", golden.name);
+        assert!(worst < F32_BAR, "{}: {worst:.1e} above {F32_BAR:.0e}", golden.name);
+    }
 }
 
 /// Gate of one product with int8 activations against the exact one, from the kernels' contract.

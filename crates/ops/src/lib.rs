@@ -8,7 +8,8 @@
 //!
 //! [`Device::begin`] fixes the tokens of the step; [`Device::embed`] fills the residual stream `x` `[tokens, d_model]`;
 //! then per layer [`Device::attn_in`] → [`Device::attention`] → [`Device::attn_out`] → [`Device::ffn`]; at last
-//! [`Device::head`] computes logits of the batch's `outputs`, which [`Device::logits`] copies to the host.
+//! [`Device::head`] computes logits of the batch's `outputs`, which [`Device::logits`] copies to the host; or
+//! [`Device::hidden`] copies what embeddings are made of.
 //! Calls of one step come in this order, from one thread; a device may run them asynchronously until `logits` or
 //! `hidden`, which wait.
 //!
@@ -521,6 +522,12 @@ pub trait Device {
     }
     /// Waits, then copies the logits `[outputs, vocab]`.
     fn logits(&mut self, out: &mut [f32]) -> Result<(), DeviceError>;
-    /// Waits, then copies the normed hidden state of the outputs `[outputs, d_model]` (the head's input).
-    fn hidden(&mut self, out: &mut [f32]) -> Result<(), DeviceError>;
+    /// Waits, then copies the hidden state `[tokens, d_model]` of tokens of the step, as `head` norms it for its product; without
+    /// a head as the last stage left it. It needs no [`Device::head`], and leaves what that found.
+    fn hidden(
+        &mut self,
+        head: Option<&Self::Head>,
+        tokens: Range<usize>,
+        out: &mut [f32],
+    ) -> Result<(), DeviceError>;
 }

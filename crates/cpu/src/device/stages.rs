@@ -244,8 +244,6 @@ impl CpuDevice {
             };
             let kinds = [matrix.acts(slots)];
             let input = step.prepare(w, 0, input, &kinds);
-            // It may be asked for as the hidden state.
-            input.keep(w);
             step.product_of(w, 1, matrix, &input, logits, slots, |columns| {
                 for slot in 0..slots {
                     // SAFETY: these columns are this worker's.
@@ -266,6 +264,36 @@ impl CpuDevice {
                 }
             });
         });
+        Ok(())
+    }
+
+    /// The hidden state of `tokens` of the step, normed as `head` does.
+    pub(super) fn run_hidden(
+        &mut self,
+        head: Option<&Head>,
+        tokens: Range<usize>,
+        out: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        let (pool, step) = self.split()?;
+        let (state, width) = (step.state, step.state.reserve.d_model);
+        at_most_reserved("tokens of the step", step.tokens, tokens.end)?;
+        expect_reserved("hidden values asked", tokens.len() * width, out.len())?;
+        let norm = head.and_then(|head| head.norm.as_ref());
+        expect_reserved("channels of the head's norm", width, norm.map_or(width, |norm| norm.len))?;
+        let (x, normed) = (state.x_rows(), Rows::of(&state.input, state.d_model()));
+        if let Some(norm) = norm {
+            pool.run(|w| {
+                w.share_each(0, tokens.len(), Cut::Long, |i| {
+                    // SAFETY: rows of the step, whole and padded; row i of the result is this worker's.
+                    unsafe { step.norm(norm, x.ptr(tokens.start + i), normed.ptr(i)) };
+                });
+            });
+        }
+        for (i, out) in out.chunks_exact_mut(width.max(1)).enumerate() {
+            let (rows, row) = if norm.is_some() { (&normed, i) } else { (&x, tokens.start + i) };
+            // SAFETY: a row of the step; the workers are done.
+            out.copy_from_slice(unsafe { rows.row(row, width) });
+        }
         Ok(())
     }
 }

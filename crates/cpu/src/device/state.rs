@@ -309,13 +309,4 @@ impl State {
         }
         Ok(())
     }
-
-    pub(super) fn read_hidden(&self, out: &mut [f32]) -> Result<(), DeviceError> {
-        expect_reserved("hidden values asked", self.outputs.len() * self.reserve.d_model, out.len())?;
-        let rows = self.input.as_slice().chunks_exact(self.d_model());
-        for (out, row) in out.chunks_exact_mut(self.reserve.d_model).zip(rows).take(self.outputs.len()) {
-            out.copy_from_slice(&row[..self.reserve.d_model]);
-        }
-        Ok(())
-    }
 }

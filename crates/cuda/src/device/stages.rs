@@ -12,6 +12,7 @@ use crate::driver::{Buffer, Kernel, STATIC_SHARED, Shape};
 use crate::matrix::{Beside, Form, Gated, Input, Matrix, Output, Spare, form_for, tile_products, together};
 use bytemuck::Pod;
 use minfer_ops::*;
+use std::ops::Range;
 
 /// Rows of query heads in a block of attention.
 pub(super) const ROW_TILE: usize = 16;
@@ -547,12 +548,7 @@ impl CudaDevice {
         expect_reserved("rows of the head", state.reserve.vocab, matrix.rows)?;
         let (_, gather) = state.ids_and_outputs();
         let input = self.input_for(state.normed.input(state.outputs, width), &[matrix]);
-        let source = Source {
-            gather,
-            plain: at(&state.hidden, 0),
-            norm: stage.norm.as_ref(),
-            ..Source::rows(&state.x, width)
-        };
+        let source = Source { gather, norm: stage.norm.as_ref(), ..Source::rows(&state.x, width) };
         let finish = Finish::Logits { factor: stage.scale, soft_cap: stage.soft_cap };
         let out = at(&state.logits, 0);
         // The only token of a step is its only output.
@@ -563,5 +559,37 @@ impl CudaDevice {
             matrix.product(self.lane(), input, stage.proj.bias(), output)?;
         }
         Ok(())
+    }
+
+    /// The hidden state of `tokens` of the step, normed as `head` does. Nothing of the step is waiting to be flushed.
+    pub(super) fn run_hidden(
+        &self,
+        head: Option<&Head>,
+        tokens: Range<usize>,
+        out: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        let state = self.state()?;
+        let width = state.reserve.d_model;
+        at_most_reserved("tokens of the step", state.tokens, tokens.end)?;
+        expect_reserved("hidden values asked", tokens.len() * width, out.len())?;
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        if let Some(head) = head {
+            expect_reserved("columns of the head", width, head.proj.matrix.cols)?;
+        }
+        let args = NormRowsArgs {
+            x: at(&state.x, tokens.start * width),
+            out: at(&state.product, 0),
+            norm: LoadedNorm::args(head.and_then(|head| head.norm.as_ref())),
+            add: 0,
+            factor: 1.0,
+            n: width as i32,
+            x_stride: width as i32,
+            out_stride: width as i32,
+            unused: 0,
+        };
+        self.enqueue(self.common.norm_rows, Shape::new([tokens.len(), 1, 1], ROW_THREADS), &args)?;
+        self.gpu.download(&state.product, out)
     }
 }

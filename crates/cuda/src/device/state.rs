@@ -103,7 +103,6 @@ pub(super) struct State {
     part_flags: Buffer<u32>,
     /// Product that a post-norm still has to see.
     pub(super) product: Buffer<f32>,
-    pub(super) hidden: Buffer<f32>,
     pub(super) logits: Buffer<f32>,
     /// Angles of each rope.
     pub(super) angles: Vec<Buffer<f32>>,
@@ -251,7 +250,6 @@ impl State {
             tokens * s.q_heads,
             tokens * s.kv_heads,
             tokens,
-            outputs * s.d_model,
             outputs * reserve.vocab,
             s.partials,
             s.step,
@@ -308,7 +306,6 @@ impl State {
             up: floats(s.tokens, reserve.max_ff)?,
             part_flags: gpu.alloc(SPARE_FLAGS, "activations")?,
             product: floats(s.tokens, s.d_model)?,
-            hidden: floats(reserve.max_outputs, s.d_model)?,
             logits: floats(reserve.max_outputs, reserve.vocab)?,
             angles: ropes
                 .iter()

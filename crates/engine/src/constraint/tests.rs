@@ -24,8 +24,15 @@ const END: TokenId = VOCAB as TokenId - 1;
 
 fn engine() -> Engine {
     let groups = vec![CacheGroup { blocks: 300, window: None }];
-    let limits =
-        Limits { vocab: VOCAB, context: 4096, max_tokens: 64, max_outputs: 16, block_tokens: 16, groups };
+    let limits = Limits {
+        vocab: VOCAB,
+        context: 4096,
+        max_tokens: 64,
+        max_outputs: 16,
+        block_tokens: 16,
+        groups,
+        bidirectional: false,
+    };
     Engine::new(FakeExecutor::new(limits), table(), EngineConfig::default()).unwrap()
 }
 

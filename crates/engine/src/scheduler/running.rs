@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::lookup;
 use crate::constraint::Constrained;
+use crate::embedding::Pool;
 use crate::event::{Canceller, Event, FinishReason, Sink, Stopped, Timings, Usage};
 use crate::executor::{SeqId, StepId, TokenId, Tokens, Want};
 use crate::kv::{Kv, KvError, Sequence};
@@ -39,6 +40,13 @@ impl Waiting {
         }
     }
 
+    /// Those of them, the first ones, that need not be computed if the cache has them.
+    pub(super) fn dispensable(&self) -> &[TokenId] {
+        let tokens = self.tokens();
+        let count = |pool: &Pool| pool.dispensable(tokens.len());
+        &tokens[..self.job().pool.as_ref().map_or(tokens.len(), count)]
+    }
+
     /// Ends it.
     pub(super) fn finish(self, reason: FinishReason) {
         match self {
@@ -55,6 +63,8 @@ pub(crate) struct Job {
     pub(crate) request: Request,
     /// Its constraint, as far as the text has come.
     pub(crate) constraint: Option<Constrained>,
+    /// What its hidden states have come to, if it is to be embedded: then nothing is generated.
+    pub(crate) pool: Option<Pool>,
     pub(crate) sink: Sink,
     pub(crate) canceller: Canceller,
     pub(crate) submitted: Instant,
@@ -215,7 +225,7 @@ impl Running {
     /// Guesses for the positions after its next row of `row` tokens, at most `room`.
     pub(super) fn guess(&self, row: &Tokens, room: usize) -> Vec<TokenId> {
         let end = self.submitted + row.len();
-        let want = self.want(end);
+        let want = self.want(self.submitted, end);
         if self.job.request.lookup == 0 || end != self.tokens.len() || !matches!(want, Want::Token(_)) {
             return Vec::new();
         }
@@ -252,6 +262,11 @@ impl Running {
         kv.truncate(&mut self.cache, self.submitted)
     }
 
+    /// Known tokens that have not been submitted.
+    pub(super) fn left(&self) -> usize {
+        self.tokens.len().saturating_sub(self.submitted)
+    }
+
     /// The tokens of its next row, at most `budget`; `None` if there is nothing it can do yet.
     pub(super) fn next_tokens(&self, budget: usize) -> Option<Tokens> {
         let known = self.tokens.get(self.submitted..).unwrap_or_default();
@@ -264,10 +279,12 @@ impl Running {
         }
     }
 
-    /// What a row that ends before `end` should yield.
-    pub(super) fn want(&self, end: usize) -> Want {
+    /// What a row of the positions `start..end` should yield.
+    pub(super) fn want(&self, start: usize, end: usize) -> Want {
         let request = &self.job.request;
-        if end < self.tokens.len() {
+        if let Some(pool) = &self.job.pool {
+            pool.want(start, end, self.tokens.len())
+        } else if end < self.tokens.len() {
             Want::Nothing
         } else if request.logprobs.is_some() || request.constraint.is_some() || !request.sampling.device_can()
         {
@@ -309,6 +326,12 @@ impl Running {
             // Only progress: a reader that is behind can do without.
             let _ = self.job.sink.send(Event::Prefill { done: end });
         }
+    }
+
+    /// Takes the hidden states of the positions `start..end`; all that was asked for, once there is no more to come.
+    pub(super) fn pool(&mut self, start: usize, end: usize, values: &[f32]) -> Option<Vec<f32>> {
+        let pool = self.job.pool.as_mut()?;
+        pool.add(start, end, values, self.tokens.len())
     }
 
     /// Appends a generated token: the bytes that can be shown now, and why this is the end, if it is.

@@ -2,6 +2,7 @@
 
 mod constrained;
 mod crowded;
+mod embedding;
 
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::constraint::{Begin, Constraint, Grammar, Vocabulary};
+use crate::embedding::Pool;
 use crate::event::{Canceller, Source, Stopped, Usage, channel};
 use crate::executor::{CacheGroup, Tokens};
 use crate::fake::FakeExecutor;
@@ -97,6 +99,10 @@ impl Bench {
     }
 
     fn submit(&mut self, request: Request, capacity: usize) -> Canceller {
+        self.submit_either(request, None, capacity)
+    }
+
+    fn submit_either(&mut self, request: Request, pool: Option<Pool>, capacity: usize) -> Canceller {
         let (sink, source) = channel(capacity);
         let canceller = Canceller::default();
         self.clients.push((source, canceller.clone()));
@@ -106,6 +112,7 @@ impl Bench {
         self.scheduler.enqueue(Job {
             request,
             constraint,
+            pool,
             sink,
             canceller: canceller.clone(),
             submitted,
@@ -165,6 +172,7 @@ fn outcome(events: Vec<Event>) -> Outcome {
                 out.text.extend(bytes);
                 out.logprobs.extend(logprobs);
             }
+            Event::Embedding { .. } => panic!("an embedding of a text to be continued"),
             Event::Finished { reason, usage, .. } => {
                 assert_eq!(index, last);
                 assert_eq!(usage.completion_tokens, out.ids.len());
@@ -246,7 +254,15 @@ fn machine() -> impl Strategy<Value = (Limits, EngineConfig)> {
         let (full, windowed) = (40 / block_tokens + 1 + more, 12 + more_windowed);
         let groups = [(full, None), (windowed, Some(window))];
         let groups = groups.map(|(blocks, window)| CacheGroup { blocks, window }).to_vec();
-        let limits = Limits { vocab: VOCAB, context: 64, max_tokens, max_outputs, block_tokens, groups };
+        let limits = Limits {
+            vocab: VOCAB,
+            context: 64,
+            max_tokens,
+            max_outputs,
+            block_tokens,
+            groups,
+            bidirectional: false,
+        };
         let config =
             EngineConfig { max_running, step_tokens, in_flight, prefix_cache, ..EngineConfig::default() };
         (limits, config)
@@ -509,6 +525,7 @@ fn cancelling_during_a_step_takes_the_next_one_back() {
     bench.scheduler.enqueue(Job {
         request: greedy(vec![1; 30], 10),
         constraint: None,
+        pool: None,
         sink,
         canceller,
         submitted,

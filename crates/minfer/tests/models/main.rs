@@ -4,6 +4,7 @@
 mod command;
 mod constrained;
 mod determinism;
+mod embedding;
 mod reference;
 mod support;
 mod tokens;

@@ -128,6 +128,22 @@ pub(crate) fn logits<D: Device>(model: &mut Model<D>, ids: &[u32], pieces: &[usi
     rows
 }
 
+/// Hidden states of every position, one after the other, the sequence fed in pieces of up to `piece` tokens.
+pub(crate) fn hidden<D: Device>(model: &mut Model<D>, ids: &[u32], piece: usize) -> Vec<f32> {
+    let mut session = Session::new(model.limits()).expect("a session");
+    let (mut out, mut states) = (StepOutput::default(), Vec::new());
+    for piece in ids.chunks(piece) {
+        let plan = session.plan([(piece.to_vec(), Want::Embeddings)]).expect("a plan");
+        let step = model.submit(&plan).expect("a step");
+        model.wait(step, &mut out).expect("results");
+        match &out.rows[..] {
+            [RowOutput::Embedding(values)] => states.extend_from_slice(values),
+            other => panic!("{other:?} instead of hidden states"),
+        }
+    }
+    states
+}
+
 pub(crate) fn error(found: &[f32], expected: &[f32]) -> f64 {
     let square = |v: f64| v * v;
     let difference: f64 =

@@ -446,6 +446,14 @@ impl Runner {
         Ok(logits)
     }
 
+    /// The normed hidden state of tokens of the last step.
+    pub(super) fn hidden(&mut self, tokens: std::ops::Range<usize>) -> Vec<f32> {
+        let width = self.device.state().expect("memory was reserved").reserve.d_model;
+        let mut out = vec![f32::NAN; tokens.len() * width];
+        self.device.hidden(Some(&self.head), tokens, &mut out).expect("hidden");
+        out
+    }
+
     /// A sequence's tokens, cut into steps of the lengths in `chunks` (over and over).
     pub(super) fn in_chunks(
         &mut self,

@@ -111,7 +111,9 @@ fn results_of_another_size() {
     let spans = [Span { start: 0, len: 2, position: 0, tables: &tables }];
     runner.run(&Batch { tokens: &[1, 2], spans: &spans, outputs: &[1] }).expect("a step");
     assert!(message(runner.device.logits(&mut [0.0; 41])).contains("41 logits asked; reserved 40"));
-    assert!(message(runner.device.hidden(&mut [0.0; 96])).contains("96 hidden values asked; reserved 48"));
+    let mut hidden = |tokens, out: &mut [f32]| message(runner.device.hidden(None, tokens, out));
+    assert!(hidden(1..2, &mut [0.0; 96]).contains("96 hidden values asked; reserved 48"));
+    assert!(hidden(1..3, &mut [0.0; 96]).contains("3 tokens of the step; reserved 2"));
 }
 
 fn linear(rows: usize, cols: usize) -> Linear {
