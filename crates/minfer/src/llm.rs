@@ -489,3 +489,17 @@ impl Iterator for Generation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_shared_and_what_it_gives_is_sent() {
+        fn shared<T: Send + Sync>() {}
+        fn sent<T: Send>() {}
+        shared::<Llm>();
+        sent::<Generation>();
+        sent::<PendingEmbedding>();
+    }
+}
