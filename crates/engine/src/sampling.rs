@@ -1,27 +1,37 @@
 //! Sampling: the one specification.
 //!
-//! A token is a pure function of the logits, the [`SampleSpec`] and the mask. [`sample`] is that function; a device
-//! that samples by itself computes the same one. In this order:
+//! A token is a pure function of the logits, the [`SampleSpec`], the [`Adjust`]ments and the mask. [`sample`] is that function; a
+//! device that samples by itself computes the same one. The steps that [`Samplers`] names are taken in its order, which is this
+//! one by default; a step that it does not name is not taken.
 //!
-//! 0. **Refuse** NaN anywhere in the logits. Candidates are the tokens the mask allows whose logit is above −∞; let
-//!    `m` be their largest logit. Of two equal logits the one with the lower id ranks higher, everywhere; −0 = +0.
-//! 1. **Greedy**: at temperature 0 the highest ranking candidate is the token, whatever the other fields say.
+//! 0. **Refuse** NaN anywhere in the logits, once all adjustments before the first other step are made. Candidates are the tokens
+//!    the mask allows whose logit is above −∞; `m` is always the largest logit of those that are left. Of two
+//!    equal logits the one with the lower id ranks higher, everywhere; −0 = +0.
+//! 1. **Biases** are added, always first. **Penalties** ([`Penalties`]), **DRY** ([`Dry`]).
 //! 2. **Top-nσ** (Tang, Liu, Xu, Yin, "Top-nσ: not all logits are you need", 2024): keep candidates with a logit of at least
 //!    `m − n·σ`, where σ is the standard deviation of all candidates' logits (f64 sums in ascending id).
 //!    **Top-k**: keep the `k` highest ranking candidates.
 //! 3. **Typical**: keep the shortest run of most typical candidates whose weights `w(1)` sum to at least
 //!    `ceil(typical_p · total)` (an f64 product); never fewer than one. The smaller `|(l − m) − mean|` the more typical,
-//!    then the higher ranking; from here on `m` is the largest logit of those kept.
+//!    then the higher ranking.
 //! 4. **Top-p**: keep the shortest run of highest ranking candidates whose weights `w(1)` sum to at least
 //!    `ceil(top_p · total)` (an f64 product); never fewer than one.
 //! 5. **Min-p**: keep those with `w(1) ≥ min_p · 2^40`.
 //!    **XTC** (P. E. Weidmann, "exclude top choices", 2024), if the highest 53 of the last 64 bits of the random number below, as a share of 2^53, are
-//!    less than `xtc_probability`: of the candidates with `w(1) ≥ ceil(xtc_threshold · total)` keep only the lowest ranking; then `m` is the largest logit kept.
+//!    less than `xtc_probability`: of the candidates with `w(1) ≥ ceil(xtc_threshold · total)` keep only the lowest ranking.
 //! 6. **Temperature**: from here on a candidate weighs `w(temperature)`. With a `dynatemp_range` `r` the temperature is instead
 //!    `t₀ + (t₁ − t₀)·h^exponent`, where `t₀ = max(temperature − r, 0)`, `t₁ = temperature + r`, and `h` is the entropy of the
 //!    weights `w(1)` over that of as many equal ones (f64 sums in ascending id).
-//! 7. **Draw**: `r` is the first 64 bits of Philox4x32-10 with key `seed` and counter `position`; the token is the
+//! 7. **Mirostat** ([`Mirostat`]), always here: keep those with `w ≥ ceil(2^−max(μ, 0) · total)` (f64 products), and the highest
+//!    ranking one. With it steps 2 to 5 are not taken.
+//! 8. **Draw**: `r` is the first 64 bits of Philox4x32-10 with key `seed` and counter `position`; the token is the
 //!    first in ascending id whose running sum of weights exceeds `floor(r · total / 2^64)`.
+//!
+//! **Greedy**: if there is a step of temperature and the temperature is 0, the token is the highest ranking candidate after
+//! all adjustments, whatever else there is.
+//!
+//! In other orders, where a step comes after the temperature `T`, `w(T)` takes the place of `w(1)` and `(l − m)/T` that of
+//! `l − m`; before an adjustment there, all finite logits are divided by it (in f64, by at least 10^-30, to within f32's finite numbers), and then it is 1.
 //!
 //! The weight of a logit `l` is the *integer* `w(T) = floor(exp((l − m) / T) · 2^40)`, computed in f64 (`l = m` weighs
 //! 2^40 even if both are +∞). Integer sums are exact, so no order of addition, and thus no way of dividing the work,
@@ -31,25 +41,33 @@
 //! Locally typical sampling (Meister, Pimentel, Wiher, Cotterell, 2022, section 4) ranks tokens by how far their
 //! information `−ln p` is from its expectation, the entropy. With `p = w(1) / total`, `−ln p` is `ln total − (l − m)`, so
 //! `ln total` cancels: what counts is the distance of `l − m` from its `mean = Σ w·(l − m) / Σ w`. The products are
-//! integers too: `trunc(w · (l − m) · 2^20)`, in units of 2^-60. The place in the chain is llama.cpp's.
+//! integers too: `trunc(w · (l − m) · 2^20)`, in units of 2^-60.
 //!
-//! [`Adjust`]ments of the logits (biases, then [`Penalties`], then [`Dry`]) come before all of this. A row that has some, that
-//! has a step which only the host knows (top-nσ, typical, XTC, a range of temperatures), or that reports log-probabilities asks its executor for [`Want::Logits`](crate::executor::Want::Logits) and
-//! is sampled on the host.
+//! A row that has adjustments, that has a step or an order which only the host knows (top-nσ, typical, XTC, a range of
+//! temperatures, mirostat, any order but the default one), or that reports log-probabilities asks its executor for
+//! [`Want::Logits`](crate::executor::Want::Logits) and is sampled on the host.
 
 mod adjust;
+mod chain;
 mod dry;
 mod filters;
 mod logprobs;
+mod mirostat;
+mod order;
 mod params;
 mod penalties;
 mod philox;
 
+use std::borrow::Cow;
+
 use crate::executor::TokenId;
 
 pub use adjust::{Adjust, bias};
+pub use chain::Drawn;
 pub use dry::Dry;
 pub use logprobs::{Logprobs, logprobs};
+pub use mirostat::Mirostat;
+pub use order::{Sampler, Samplers, SamplersError};
 pub use params::SamplingParams;
 pub use penalties::{Penalties, penalize};
 pub use philox::philox4x32_10;
@@ -60,12 +78,11 @@ pub const MAX_VOCAB: usize = 1 << 23;
 /// Weight of the most probable token.
 const ONE: f64 = (1u64 << 40) as f64;
 
-/// What [`sample`] does, in exactly this order: top-nσ, top-k, typical, top-p, min-p, XTC, temperature, draw. A device may do
-/// it by itself, except for what [`SampleSpec::device_can`] says it is never asked for.
+/// What [`sample`] does. A device may do it by itself, except for what [`SampleSpec::device_can`] says it is never asked for.
 /// Ties go to the lower id; the random number is Philox4x32-10 of (`seed`, `position`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleSpec {
-    /// 0 is greedy: the largest logit, whatever the other fields say.
+    /// 0 is greedy: the largest logit, whatever the other fields say, but for `samplers` without this step.
     pub temperature: f32,
     /// Keep the k largest; 0 keeps all.
     pub top_k: u32,
@@ -85,6 +102,10 @@ pub struct SampleSpec {
     pub dynatemp_range: f32,
     /// The power of the entropy's share that it follows.
     pub dynatemp_exponent: f32,
+    /// The most bits of surprise that a token may have, instead of the filters: [`Mirostat`]'s `μ`.
+    pub mirostat: Option<f64>,
+    /// The steps that are taken, and in which order.
+    pub samplers: Samplers,
     /// Key of the random numbers.
     pub seed: u64,
     /// Position of the token being drawn: the counter of the random numbers.
@@ -92,13 +113,20 @@ pub struct SampleSpec {
 }
 
 impl SampleSpec {
-    /// Whether [`sample`] may be left to a device: in range, and greedy or without the steps of the host.
+    /// Whether the highest ranking candidate is the token.
+    fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 && self.samplers.contains(Sampler::Temperature)
+    }
+
+    /// Whether [`sample`] may be left to a device: in range, and greedy or without the steps, and the orders, of the host.
     pub fn device_can(&self) -> bool {
         let plain = self.typical_p == 1.0
             && self.top_n_sigma == 0.0
             && self.xtc_probability == 0.0
-            && self.dynatemp_range == 0.0;
-        (self.temperature == 0.0 || plain) && check(&[], self, None).is_ok()
+            && self.dynatemp_range == 0.0
+            && self.mirostat.is_none()
+            && self.samplers == Samplers::DEFAULT;
+        (self.is_greedy() || plain) && check(&[], self, None).is_ok()
     }
 
     /// The 64 random bits of the draw.
@@ -138,6 +166,8 @@ impl SampleSpec {
         xtc_threshold: 0.1,
         dynatemp_range: 0.0,
         dynatemp_exponent: 1.0,
+        mirostat: None,
+        samplers: Samplers::DEFAULT,
         seed: 0,
         position: 0,
     };
@@ -206,72 +236,33 @@ pub fn sample(
     scratch: &mut Scratch,
 ) -> Result<TokenId, SampleError> {
     check(logits, spec, mask)?;
-    let (best, mut max) = largest(logits, mask)?;
-    if spec.temperature == 0.0 {
-        return Ok(best);
-    }
-    let Scratch { ranks, weights, distances, .. } = scratch;
-    let least = match spec.top_n_sigma > 0.0 {
-        true => {
-            let allowed = logits.iter().enumerate().filter(|&(id, _)| allows(mask, id));
-            let candidates = allowed.map(|(_, &logit)| logit).filter(|logit| *logit > f32::NEG_INFINITY);
-            filters::least_logit(candidates, max, spec.top_n_sigma)
-        }
-        false => f64::NEG_INFINITY,
-    };
-    top_k(logits, mask, spec.top_k as usize, least, ranks);
-    if spec.typical_p < 1.0 {
-        typical(logits, max, spec.typical_p, ranks, distances);
-        // The bits of a rank descend with the logit.
-        let first = ranks.iter().min().ok_or(SampleError::NoCandidate)?;
-        max = logits[id_of(*first) as usize];
-    }
-    let weight = |rank: u64, temperature: f32| weight(logits[id_of(rank) as usize], max, temperature);
-    if spec.top_p < 1.0 {
-        shortest_run(ranks, spec.top_p, |rank| weight(rank, 1.0));
-    }
-    if spec.min_p > 0.0 {
-        let least = spec.least_weight();
-        ranks.retain(|&rank| weight(rank, 1.0) >= least);
-    }
-    if spec.xtc_probability > 0.0 && spec.excludes() {
-        filters::exclude_top_choices(ranks, spec.xtc_threshold, |rank| weight(rank, 1.0));
-        let first = ranks.iter().min().ok_or(SampleError::NoCandidate)?;
-        max = logits[id_of(*first) as usize];
-    }
-    ranks.sort_unstable_by_key(|&rank| id_of(rank));
-    let temperature = match spec.dynatemp_range > 0.0 {
-        true => {
-            let range = (spec.temperature, spec.dynatemp_range, spec.dynatemp_exponent);
-            filters::dynamic_temperature(ranks, logits, max, range)
-        }
-        false => spec.temperature,
-    };
-    let weight = |rank: u64| self::weight(logits[id_of(rank) as usize], max, temperature);
-    weights.clear();
-    weights.extend(ranks.iter().map(|&rank| weight(rank)));
-    let chosen = draw(weights, spec.random());
-    chosen.map(|index| id_of(ranks[index])).ok_or(SampleError::NoCandidate)
+    let drawn = chain::choose(&mut Cow::Borrowed(logits), &Adjust::default(), spec, mask, scratch)?;
+    Ok(drawn.token)
 }
 
-/// [`sample`] after [`Adjust::apply`], leaving the logits as they are.
+/// [`sample`] with adjustments, leaving the logits as they are.
+///
+/// # Errors
+///
+/// As [`sample`].
 pub fn sample_adjusted(
     logits: &[f32],
     adjust: &Adjust<'_>,
     spec: &SampleSpec,
     mask: Option<&[u32]>,
     scratch: &mut Scratch,
-) -> Result<TokenId, SampleError> {
+) -> Result<Drawn, SampleError> {
+    check(logits, spec, mask)?;
     if adjust.is_nothing() {
-        return sample(logits, spec, mask, scratch);
+        return chain::choose(&mut Cow::Borrowed(logits), adjust, spec, mask, scratch);
     }
     let mut adjusted = std::mem::take(&mut scratch.logits);
     adjusted.clear();
     adjusted.extend_from_slice(logits);
-    adjust.apply(&mut adjusted, scratch);
-    let token = sample(&adjusted, spec, mask, scratch);
-    scratch.logits = adjusted;
-    token
+    let mut adjusted = Cow::Owned(adjusted);
+    let drawn = chain::choose(&mut adjusted, adjust, spec, mask, scratch);
+    scratch.logits = adjusted.into_owned();
+    drawn
 }
 
 fn check(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Result<(), SampleError> {
@@ -292,6 +283,7 @@ fn check(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Result<(), 
         ("xtc_probability", unit.contains(&spec.xtc_probability)),
         ("xtc_threshold", unit.contains(&spec.xtc_threshold)),
         ("dynatemp_range", spec.dynatemp_range.is_finite() && spec.dynatemp_range >= 0.0),
+        ("mirostat", spec.mirostat.is_none_or(|mu| !mu.is_nan())),
         ("dynatemp_exponent", spec.dynatemp_exponent.is_finite() && spec.dynatemp_exponent >= 0.0),
     ];
     match fields.iter().find(|(_, ok)| !ok) {
@@ -375,12 +367,21 @@ fn top_k(logits: &[f32], mask: Option<&[u32]>, k: usize, least: f64, ranks: &mut
 }
 
 /// Keeps the shortest run of most typical candidates that has `typical_p` of the weight. `max` is the largest logit.
-fn typical(logits: &[f32], max: f32, typical_p: f32, ranks: &mut Vec<u64>, distances: &mut Vec<(u64, u64)>) {
+fn typical(
+    logits: &[f32],
+    (max, temperature): (f32, f32),
+    typical_p: f32,
+    ranks: &mut Vec<u64>,
+    distances: &mut Vec<(u64, u64)>,
+) {
     /// Units of the integer products.
     const UNIT: f64 = (1u64 << 20) as f64;
     let logit = |rank: u64| logits[id_of(rank) as usize];
-    let below = |rank: u64| if logit(rank) == max { 0.0 } else { f64::from(logit(rank)) - f64::from(max) };
-    let weight = |rank: u64| weight(logit(rank), max, 1.0);
+    let below = |rank: u64| match logit(rank) {
+        logit if logit == max => 0.0,
+        logit => (f64::from(logit) - f64::from(max)) / f64::from(temperature),
+    };
+    let weight = |rank: u64| weight(logit(rank), max, temperature);
     let (mut total, mut products) = (0, 0);
     for &rank in ranks.iter() {
         let weight = weight(rank);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use minfer_engine::executor::{Executor, Limits, RowOutput, StepError, StepOutput, Want};
-use minfer_engine::sampling::{Scratch, sample_adjusted};
+use minfer_engine::sampling::Scratch;
 use minfer_engine::{SamplingParams, Session, StopMatcher};
 use minfer_gguf::Gguf;
 use minfer_tokenizer::{AnswerEvent, AnswerFormat, AnswerParser, ChatTemplate, Tokenizer};
@@ -192,13 +192,14 @@ impl Chat {
         };
         let reused_tokens = self.rewind(&answer.tokens)?;
         let (prompt_tokens, start) = (answer.prompt_tokens, Instant::now());
-        let mut first_token = None;
+        let (mut first_token, mut mu) = (None, sampling.mirostat.first());
         let mut generated_tokens = 0;
         let end = loop {
             if answer.tokens.len() > self.context() && !self.make_room(conversation, settings, &mut answer)? {
                 break End::ContextFull;
             }
-            let Some(id) = self.next_token(&answer.tokens, &sampling, cancel)? else { break End::Cancelled };
+            let next = self.next_token(&answer.tokens, (&sampling, &mut mu), cancel)?;
+            let Some(id) = next else { break End::Cancelled };
             first_token.get_or_insert_with(Instant::now);
             generated_tokens += 1;
             if self.ends.contains(&id) {
@@ -323,11 +324,11 @@ impl Chat {
         Ok(self.kept.len())
     }
 
-    /// Computes what is not kept of `tokens`, and samples the one that follows; `None` if cancelled.
+    /// Computes what is not kept of `tokens`, and samples the one that follows; `None` if cancelled. `mu` is mirostat's.
     fn next_token(
         &mut self,
         tokens: &[u32],
-        sampling: &SamplingParams,
+        (sampling, mu): (&SamplingParams, &mut Option<f64>),
         cancel: &AtomicBool,
     ) -> Result<Option<u32>, Error> {
         self.rewind(tokens)?;
@@ -348,8 +349,7 @@ impl Chat {
         match self.out.rows.first() {
             Some(RowOutput::Token(id)) => Ok(Some(*id)),
             Some(RowOutput::Logits(logits)) => {
-                let adjust = sampling.adjust(tokens);
-                let id = sample_adjusted(logits, &adjust, &spec, None, &mut self.scratch);
+                let id = sampling.choose(logits, (seed, tokens), mu, None, &mut self.scratch);
                 Ok(Some(id.map_err(failed)?))
             }
             _ => Err(Error::Generation("the model returned no token".to_owned())),

@@ -1,9 +1,10 @@
 //! What happens to logits before a token is chosen from them.
 
-use super::{Dry, Penalties, Scratch, penalize};
+use super::{Dry, Penalties, Sampler, Scratch, penalize};
 use crate::executor::TokenId;
 
-/// Adjustments of the logits: first the biases, in order, then the penalties, then what repeats itself.
+/// Adjustments of the logits: first the biases, in order, then the penalties and what repeats itself, where [`Samplers`](super::Samplers)
+/// has them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adjust<'a> {
     /// Added to the logits of tokens; −∞ forbids one.
@@ -20,15 +21,20 @@ impl Adjust<'_> {
         self.bias.is_empty() && self.penalties.is_none() && self.dry.is_none()
     }
 
-    /// Applies it.
-    pub fn apply(&self, logits: &mut [f32], scratch: &mut Scratch) {
-        bias(logits, self.bias);
-        if let Some((penalties, window)) = &self.penalties {
-            penalize(logits, window, penalties, scratch);
+    /// Applies what belongs to a step. Biases belong to none.
+    pub(super) fn step(&self, step: Sampler, logits: &mut [f32], scratch: &mut Scratch) {
+        match (step, &self.penalties, &self.dry) {
+            (Sampler::Penalties, Some((penalties, window)), _) => {
+                penalize(logits, window, penalties, scratch)
+            }
+            (Sampler::Dry, _, Some((dry, tokens))) => dry.apply(logits, tokens, scratch),
+            _ => {}
         }
-        if let Some((dry, tokens)) = &self.dry {
-            dry.apply(logits, tokens, scratch);
-        }
+    }
+
+    /// Whether a step does anything.
+    pub(super) fn has(&self, step: Sampler) -> bool {
+        step == Sampler::Penalties && self.penalties.is_some() || step == Sampler::Dry && self.dry.is_some()
     }
 }
 
@@ -62,7 +68,9 @@ mod tests {
             let penalties = Penalties { repetition: 2.0, ..Penalties::NONE };
             let penalties = (!window.is_empty()).then_some((penalties, window));
             let adjust = Adjust { bias, penalties, dry: None };
-            sample_adjusted(&[2.0, 3.0], &adjust, &SampleSpec::GREEDY, None, &mut Scratch::default())
+            let drawn =
+                sample_adjusted(&[2.0, 3.0], &adjust, &SampleSpec::GREEDY, None, &mut Scratch::default());
+            drawn.map(|drawn| drawn.token)
         };
         assert_eq!(greedy(&[], &[]), Ok(1));
         assert_eq!(greedy(&[(0, 1.5)], &[]), Ok(0));

@@ -52,7 +52,7 @@ pub(super) fn dynamic_temperature(
 
 /// `ln(x)` of a normal number above 0, within some units in the last place. `x = m·2^n` with `m` from √½ to √2, and
 /// `ln m = 2·artanh((m − 1) / (m + 1))` by its series, whose remainder after the 23rd power is below 2^-60.
-fn ln(x: f64) -> f64 {
+pub(super) fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
     let mut n = (bits >> 52) as i64 - 1023;
     let mut m = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);

@@ -1,6 +1,8 @@
 //! What a request says about sampling.
 
-use super::{Adjust, Dry, Penalties, SampleSpec};
+use super::{
+    Adjust, Dry, Mirostat, Penalties, SampleError, SampleSpec, Sampler, Samplers, Scratch, sample_adjusted,
+};
 use crate::executor::TokenId;
 use crate::request::RequestError;
 
@@ -40,6 +42,10 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// How many of the last tokens, prompt included, the penalties look at.
     pub penalty_window: usize,
+    /// Candidates by a given mean surprise, instead of top-nσ, top-k, typical, top-p, min-p and XTC.
+    pub mirostat: Mirostat,
+    /// The steps that are taken, and in which order; the biases come before them all.
+    pub samplers: Samplers,
     /// Key of the random numbers; `None` takes a new one for every request.
     pub seed: Option<u64>,
 }
@@ -63,6 +69,8 @@ impl Default for SamplingParams {
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
             penalty_window: 64,
+            mirostat: Mirostat::default(),
+            samplers: Samplers::DEFAULT,
             seed: None,
         }
     }
@@ -74,7 +82,7 @@ impl SamplingParams {
         SamplingParams { temperature: 0.0, ..SamplingParams::default() }
     }
 
-    /// What chooses the token at `position`, penalties apart.
+    /// What chooses the token at `position`, penalties apart; with mirostat the first one of a text.
     pub fn spec(&self, seed: u64, position: usize) -> SampleSpec {
         SampleSpec {
             temperature: self.temperature,
@@ -87,18 +95,40 @@ impl SamplingParams {
             xtc_threshold: self.xtc_threshold,
             dynatemp_range: self.dynatemp_range,
             dynatemp_exponent: self.dynatemp_exponent,
+            mirostat: self.mirostat.first(),
+            samplers: self.samplers,
             seed,
             position: position as u64,
         }
     }
 
-    /// What happens to the logits before, given all tokens so far.
+    /// Chooses the token after `tokens` from its logits. `mu` is that of [`SamplingParams::mirostat`], which goes on with the token:
+    /// what it is called for must be sure to come.
+    ///
+    /// # Errors
+    ///
+    /// As [`sample`](super::sample).
+    pub fn choose(
+        &self,
+        logits: &[f32],
+        (seed, tokens): (u64, &[TokenId]),
+        mu: &mut Option<f64>,
+        mask: Option<&[u32]>,
+        scratch: &mut Scratch,
+    ) -> Result<TokenId, SampleError> {
+        let spec = SampleSpec { mirostat: *mu, ..self.spec(seed, tokens.len()) };
+        let drawn = sample_adjusted(logits, &self.adjust(tokens), &spec, mask, scratch)?;
+        *mu = mu.map(|mu| self.mirostat.next(mu, drawn.surprise));
+        Ok(drawn.token)
+    }
+
+    /// What happens to the logits, given all tokens so far.
     pub fn adjust<'a>(&'a self, tokens: &'a [TokenId]) -> Adjust<'a> {
         let window = &tokens[tokens.len().saturating_sub(self.penalty_window)..];
         Adjust {
             bias: &self.logit_bias,
             penalties: self.penalties().map(|penalties| (penalties, window)),
-            dry: (self.dry.multiplier != 0.0).then_some((&self.dry, tokens)),
+            dry: self.repetitions_cost().then_some((&self.dry, tokens)),
         }
     }
 
@@ -106,8 +136,12 @@ impl SamplingParams {
     pub fn device_can(&self) -> bool {
         self.logit_bias.is_empty()
             && self.penalties().is_none()
-            && self.dry.multiplier == 0.0
+            && !self.repetitions_cost()
             && self.spec(0, 0).device_can()
+    }
+
+    fn repetitions_cost(&self) -> bool {
+        self.dry.multiplier != 0.0 && self.samplers.contains(Sampler::Dry)
     }
 
     /// The penalties, if they do anything.
@@ -117,7 +151,8 @@ impl SamplingParams {
             frequency: self.frequency_penalty,
             presence: self.presence_penalty,
         };
-        (penalties != Penalties::NONE && self.penalty_window > 0).then_some(penalties)
+        let taken = self.samplers.contains(Sampler::Penalties) && self.penalty_window > 0;
+        (taken && penalties != Penalties::NONE).then_some(penalties)
     }
 
     /// Checks the range of every field; `vocab` is the number of tokens.
@@ -130,13 +165,15 @@ impl SamplingParams {
         let unit: fn(f32) -> bool = |x| (0.0..=1.0).contains(&x);
         let two: fn(f32) -> bool = |x| (-2.0..=2.0).contains(&x);
         let not_negative: fn(f32) -> bool = |x| x >= 0.0 && x.is_finite();
-        let checks: [Check; 14] = [
+        let checks: [Check; 16] = [
             ("temperature", self.temperature, not_negative, "finite and at least 0"),
             ("top_n_sigma", self.top_n_sigma, not_negative, "finite and at least 0"),
             ("xtc_probability", self.xtc_probability, unit, "between 0 and 1"),
             ("xtc_threshold", self.xtc_threshold, unit, "between 0 and 1"),
             ("dynatemp_range", self.dynatemp_range, not_negative, "finite and at least 0"),
             ("dynatemp_exponent", self.dynatemp_exponent, not_negative, "finite and at least 0"),
+            ("mirostat_tau", self.mirostat.tau, not_negative, "finite and at least 0"),
+            ("mirostat_eta", self.mirostat.eta, not_negative, "finite and at least 0"),
             ("dry_multiplier", self.dry.multiplier, not_negative, "finite and at least 0"),
             ("dry_base", self.dry.base, |x| x >= 1.0 && x.is_finite(), "finite and at least 1"),
             ("typical_p", self.typical_p, unit, "between 0 and 1"),
@@ -154,6 +191,10 @@ impl SamplingParams {
         if let Some((field, found, _, bound)) = checks.into_iter().find(|(_, found, holds, _)| !holds(*found))
         {
             return Err(RequestError::Range { field, found, bound });
+        }
+        if ![0, 2].contains(&self.mirostat.version) {
+            let (field, found) = ("mirostat", self.mirostat.version as f32);
+            return Err(RequestError::Range { field, found, bound: "0 or 2, its second version" });
         }
         if self.dry.allowed_length == 0 {
             return Err(RequestError::Range { field: "dry_allowed_length", found: 0.0, bound: "at least 1" });

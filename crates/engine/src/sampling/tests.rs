@@ -4,69 +4,68 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The specification, step by step.
+mod mirostat;
+mod order;
+
+/// The specification without adjustments.
 fn naive(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Option<TokenId> {
-    let mut tokens: Vec<usize> = (0..logits.len())
-        .filter(|&id| {
-            mask.is_none_or(|m| m[id / 32] & (1 << (id % 32)) != 0) && logits[id] != f32::NEG_INFINITY
-        })
-        .collect();
-    tokens.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap().then(a.cmp(&b)));
+    naive_adjusted(logits, &Adjust::default(), spec, mask)
+}
+
+/// The specification, step by step, with all candidates sorted at each.
+fn naive_adjusted(
+    logits: &[f32],
+    adjust: &Adjust<'_>,
+    spec: &SampleSpec,
+    mask: Option<&[u32]>,
+) -> Option<TokenId> {
+    let mut logits = logits.to_vec();
+    bias(&mut logits, adjust.bias);
+    let steps = spec.samplers.to_string();
+    let greedy = spec.temperature == 0.0 && steps.contains("temperature");
+    let mut tokens: Vec<usize> =
+        (0..logits.len()).filter(|&id| mask.is_none_or(|m| m[id / 32] & (1 << (id % 32)) != 0)).collect();
+    let mut t = 1.0f32;
+    for step in steps.split(';') {
+        match (step, adjust) {
+            ("penalties", Adjust { penalties: Some((penalties, window)), .. }) => {
+                divide(&mut logits, &mut t);
+                penalize(&mut logits, window, penalties, &mut Scratch::default());
+            }
+            ("dry", Adjust { dry: Some((dry, seen)), .. }) => {
+                divide(&mut logits, &mut t);
+                dry.apply(&mut logits, seen, &mut Scratch::default());
+            }
+            _ => {}
+        }
+        tokens.retain(|&id| logits[id] > f32::NEG_INFINITY);
+        tokens.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap().then(a.cmp(&b)));
+        let &first = tokens.first()?;
+        match step {
+            "temperature" if !greedy => t = naive_temperature(&logits, spec, &tokens),
+            _ if greedy || spec.mirostat.is_some() => {}
+            _ => naive_filter(step, &logits, spec, t, &mut tokens),
+        }
+        // Nothing drops the last one.
+        assert!(!tokens.is_empty(), "{step} {first}");
+    }
     let &first = tokens.first()?;
-    if spec.temperature == 0.0 {
+    if greedy {
         return Some(first as TokenId);
     }
-    if spec.top_n_sigma > 0.0 {
-        let mut ids = tokens.clone();
-        ids.sort();
-        let l = |id: usize| f64::from(logits[id]);
-        let n = ids.len() as f64;
-        let mean = ids.iter().map(|&id| l(id)).sum::<f64>() / n;
-        let variance = ids.iter().map(|&id| (l(id) - mean) * (l(id) - mean)).sum::<f64>() / n;
-        let least = l(first) - f64::from(spec.top_n_sigma) * variance.sqrt();
-        tokens.retain(|&id| l(id) >= least);
+    let w = |id: usize| weight(logits[id], logits[first], t);
+    if let Some(mu) = spec.mirostat {
+        let total: u64 = tokens.iter().map(|&id| w(id)).sum();
+        let least = (exp(-mu.max(0.0) * std::f64::consts::LN_2) * total as f64).ceil() as u64;
+        tokens.retain(|&id| id == first || w(id) >= least);
     }
-    if spec.top_k > 0 {
-        tokens.truncate(spec.top_k as usize);
-    }
-    if spec.typical_p < 1.0 {
-        naive_typical(logits, spec.typical_p, &mut tokens);
-    }
-    let first = tokens[0];
-    let w = |id: usize, t: f32| weight(logits[id], logits[first], t);
-    if spec.top_p < 1.0 {
-        let total: u64 = tokens.iter().map(|&id| w(id, 1.0)).sum();
-        let goal = (f64::from(spec.top_p) * total as f64).ceil() as u64;
-        let needed =
-            (1..=tokens.len()).find(|&n| tokens[..n].iter().map(|&id| w(id, 1.0)).sum::<u64>() >= goal);
-        tokens.truncate(needed.unwrap_or(tokens.len()));
-    }
-    tokens.retain(|&id| w(id, 1.0) as f64 >= f64::from(spec.min_p) * ONE);
-    let words = |x: u64| [x as u32, (x >> 32) as u32];
-    let [p0, p1] = words(spec.position);
-    let r = philox4x32_10([p0, p1, 0, 0], words(spec.seed));
-    if (u64::from(r[2]) + (u64::from(r[3]) << 32)) as f64 / 2f64.powi(64) < f64::from(spec.xtc_probability) {
-        let total: u64 = tokens.iter().map(|&id| w(id, 1.0)).sum();
-        let enough = (f64::from(spec.xtc_threshold) * total as f64).ceil() as u64;
-        let top = tokens.iter().filter(|&&id| w(id, 1.0) >= enough).count();
-        tokens.drain(..top.saturating_sub(1));
-    }
-    let first = tokens[0];
-    let w = |id: usize, t: f32| weight(logits[id], logits[first], t);
     tokens.sort();
-    let mut temperature = spec.temperature;
-    if spec.dynatemp_range > 0.0 {
-        // Its own tests say whether it is right.
-        let ranks: Vec<u64> = tokens.iter().map(|&id| id as u64).collect();
-        let range = (temperature, spec.dynatemp_range, spec.dynatemp_exponent);
-        temperature = filters::dynamic_temperature(&ranks, logits, logits[first], range);
-    }
-    let r = u128::from(r[0]) + (u128::from(r[1]) << 32);
-    let total: u128 = tokens.iter().map(|&id| u128::from(w(id, temperature))).sum();
+    let r = u128::from(spec.random());
+    let total: u128 = tokens.iter().map(|&id| u128::from(w(id))).sum();
     let target = r * total / (1 << 64);
     let mut sum = 0;
     for id in tokens {
-        sum += u128::from(w(id, temperature));
+        sum += u128::from(w(id));
         if sum > target {
             return Some(id as TokenId);
         }
@@ -74,11 +73,73 @@ fn naive(logits: &[f32], spec: &SampleSpec, mask: Option<&[u32]>) -> Option<Toke
     None
 }
 
-/// Step 3 of it, on tokens in the order of their ranks.
-fn naive_typical(logits: &[f32], typical_p: f32, tokens: &mut Vec<usize>) {
+fn divide(logits: &mut [f32], t: &mut f32) {
+    for logit in logits.iter_mut().filter(|l| l.is_finite() && *t != 1.0) {
+        *logit = (f64::from(*logit) / f64::from(*t).max(1e-30)) as f32;
+        *logit = logit.clamp(f32::MIN, f32::MAX);
+    }
+    *t = 1.0;
+}
+
+fn naive_temperature(logits: &[f32], spec: &SampleSpec, tokens: &[usize]) -> f32 {
+    if spec.dynatemp_range == 0.0 {
+        return spec.temperature;
+    }
+    // Its own tests say whether it is right.
+    let mut ranks: Vec<u64> = tokens.iter().map(|&id| id as u64).collect();
+    ranks.sort();
+    let range = (spec.temperature, spec.dynatemp_range, spec.dynatemp_exponent);
+    filters::dynamic_temperature(&ranks, logits, logits[tokens[0]], range)
+}
+
+/// A step that drops candidates, which are in the order of their ranks.
+fn naive_filter(step: &str, logits: &[f32], spec: &SampleSpec, t: f32, tokens: &mut Vec<usize>) {
+    let first = tokens[0];
+    let w = |id: usize| weight(logits[id], logits[first], t);
+    let total: u64 = tokens.iter().map(|&id| w(id)).sum();
+    let share = |share: f32| (f64::from(share) * total as f64).ceil() as u64;
+    match step {
+        "top_n_sigma" if spec.top_n_sigma > 0.0 => {
+            let mut ids = tokens.clone();
+            ids.sort();
+            let l = |id: usize| f64::from(logits[id]);
+            let n = ids.len() as f64;
+            let mean = ids.iter().map(|&id| l(id)).sum::<f64>() / n;
+            let variance = ids.iter().map(|&id| (l(id) - mean) * (l(id) - mean)).sum::<f64>() / n;
+            let least = l(first) - f64::from(spec.top_n_sigma) * variance.sqrt();
+            tokens.retain(|&id| l(id) >= least);
+        }
+        "top_k" if spec.top_k > 0 => tokens.truncate(spec.top_k as usize),
+        "typ_p" if spec.typical_p < 1.0 => naive_typical(logits, t, spec.typical_p, tokens),
+        "top_p" if spec.top_p < 1.0 => {
+            let goal = share(spec.top_p);
+            let enough = |n: &usize| tokens[..*n].iter().map(|&id| w(id)).sum::<u64>() >= goal;
+            let needed = (1..=tokens.len()).find(enough);
+            tokens.truncate(needed.unwrap_or(tokens.len()));
+        }
+        "min_p" => tokens.retain(|&id| w(id) as f64 >= f64::from(spec.min_p) * ONE),
+        "xtc" => {
+            let words = |x: u64| [x as u32, (x >> 32) as u32];
+            let [p0, p1] = words(spec.position);
+            let r = philox4x32_10([p0, p1, 0, 0], words(spec.seed));
+            let r = (u64::from(r[2]) + (u64::from(r[3]) << 32)) as f64 / 2f64.powi(64);
+            if r < f64::from(spec.xtc_probability) {
+                let enough = share(spec.xtc_threshold);
+                let top = tokens.iter().filter(|&&id| w(id) >= enough).count();
+                tokens.drain(..top.saturating_sub(1));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn naive_typical(logits: &[f32], t: f32, typical_p: f32, tokens: &mut Vec<usize>) {
     let m = logits[tokens[0]];
-    let w = |id: usize| i128::from(weight(logits[id], m, 1.0));
-    let below = |id: usize| if logits[id] == m { 0.0 } else { f64::from(logits[id]) - f64::from(m) };
+    let w = |id: usize| i128::from(weight(logits[id], m, t));
+    let below = |id: usize| match logits[id] == m {
+        true => 0.0,
+        false => (f64::from(logits[id]) - f64::from(m)) / f64::from(t),
+    };
     let total: i128 = tokens.iter().map(|&id| w(id)).sum();
     let products: i128 = tokens
         .iter()
@@ -125,6 +186,8 @@ fn spec() -> impl Strategy<Value = SampleSpec> {
                 xtc_threshold: xtc.1,
                 dynatemp_range: dynatemp.0,
                 dynatemp_exponent: dynatemp.1,
+                mirostat: None,
+                samplers: Samplers::DEFAULT,
                 seed,
                 position,
             }
@@ -162,7 +225,7 @@ proptest! {
         let mut expected: Vec<usize> = kept.copied().collect();
         let mut ranks = Vec::new();
         top_k(&logits, None, 0, f64::NEG_INFINITY, &mut ranks);
-        typical(&logits, max, typical_p, &mut ranks, &mut Vec::new());
+        typical(&logits, (max, 1.0), typical_p, &mut ranks, &mut Vec::new());
         let mut found: Vec<usize> = ranks.into_iter().map(|rank| id_of(rank) as usize).collect();
         // The two round differently: only where the border is clear must they agree.
         let clear = order.get(expected.len()).is_none_or(|&next| {

@@ -13,7 +13,7 @@ use crate::event::{Canceller, Event, FinishReason, Sink, Stopped, Timings, Usage
 use crate::executor::{SeqId, StepId, TokenId, Tokens, Want};
 use crate::kv::{Kv, KvError, Sequence};
 use crate::request::Request;
-use crate::sampling::{Logprobs, Scratch, logprobs, sample_adjusted};
+use crate::sampling::{Logprobs, Scratch, logprobs};
 use crate::stop::StopMatcher;
 
 /// A request that waits for cache.
@@ -142,6 +142,8 @@ pub(super) struct Running {
     /// Tokens at which it ends.
     max_len: usize,
     stop: StopMatcher,
+    /// Of mirostat, after the tokens so far; it stays when the cache is given up.
+    mu: Option<f64>,
     seed: u64,
     admitted: Instant,
     first_token: Option<Instant>,
@@ -169,6 +171,7 @@ impl Running {
             tokens,
             max_len,
             stop: StopMatcher::new(&job.request.stop.strings),
+            mu: job.request.sampling.mirostat.first(),
             seed,
             admitted: Instant::now(),
             first_token: None,
@@ -303,7 +306,7 @@ impl Running {
 
     /// Samples the next token from its logits, or says why there is none.
     pub(super) fn choose(
-        &self,
+        &mut self,
         logits: &[f32],
         scratch: &mut Scratch,
     ) -> Result<(TokenId, Option<Logprobs>), FinishReason> {
@@ -312,8 +315,7 @@ impl Running {
             None => None,
         };
         let Request { sampling, logprobs: top, .. } = &self.job.request;
-        let spec = sampling.spec(self.seed, self.tokens.len());
-        let id = sample_adjusted(logits, &sampling.adjust(&self.tokens), &spec, mask, scratch);
+        let id = sampling.choose(logits, (self.seed, &self.tokens), &mut self.mu, mask, scratch);
         let id = id.map_err(|error| FinishReason::Error(error.to_string()))?;
         Ok((id, top.map(|top| logprobs(logits, id, top.into()))))
     }

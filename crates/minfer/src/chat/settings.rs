@@ -1,7 +1,7 @@
 //! How a chat answers, by names that the command line, `/set` and session files share.
 
 use minfer_engine::executor::Limits;
-use minfer_engine::sampling::Dry;
+use minfer_engine::sampling::{Dry, Mirostat, Samplers};
 use minfer_engine::{Request, RequestError, SamplingParams, Stop};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -61,6 +61,15 @@ pub struct Settings {
     pub presence_penalty: f32,
     /// [`SamplingParams::penalty_window`].
     pub repeat_last_n: usize,
+    /// [`SamplingParams::samplers`], as text.
+    #[serde(with = "as_text")]
+    pub samplers: Samplers,
+    /// `version` of [`SamplingParams::mirostat`].
+    pub mirostat: u32,
+    /// `tau` of it.
+    pub mirostat_tau: f32,
+    /// `eta` of it.
+    pub mirostat_eta: f32,
     /// [`SamplingParams::logit_bias`]; `None` forbids a token, as JSON has no −∞.
     pub logit_bias: Vec<(u32, Option<f32>)>,
     /// The seed of every answer; `None` takes a new one each time.
@@ -103,6 +112,10 @@ impl Settings {
             frequency_penalty: sampling.frequency_penalty,
             presence_penalty: sampling.presence_penalty,
             repeat_last_n: sampling.penalty_window,
+            samplers: sampling.samplers,
+            mirostat: sampling.mirostat.version,
+            mirostat_tau: sampling.mirostat.tau,
+            mirostat_eta: sampling.mirostat.eta,
             logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (id, finite(bias))).collect(),
             seed: sampling.seed,
             max_tokens: None,
@@ -137,6 +150,8 @@ impl Settings {
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
             penalty_window: self.repeat_last_n,
+            mirostat: Mirostat { version: self.mirostat, tau: self.mirostat_tau, eta: self.mirostat_eta },
+            samplers: self.samplers,
             seed: self.seed,
         }
     }
@@ -197,6 +212,20 @@ impl Settings {
     }
 }
 
+/// [`Samplers`] in JSON.
+mod as_text {
+    use minfer_engine::sampling::Samplers;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(samplers: &Samplers, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(samplers)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Samplers, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
 /// `42+5 7-inf` as [`Settings::logit_bias`] has it in JSON.
 fn biases(value: &str) -> Result<Value, String> {
     let bias = |given: &str| {
@@ -233,6 +262,9 @@ mod tests {
             xtc_probability: 0.5,
             dry_multiplier: 0.8,
             dry_penalty_last_n: Some(77),
+            samplers: "temperature;top_k".parse().unwrap(),
+            mirostat: 2,
+            mirostat_tau: 3.0,
             logit_bias: vec![(3, Some(-1.5)), (4, None)],
             seed: Some(u64::MAX),
             max_tokens: Some(9),
@@ -270,12 +302,15 @@ mod tests {
             ("temp", "hot"),
             ("top-k", "-1"),
             ("seed", "1.5"),
+            ("samplers", "top_k;heat"),
             ("on-full", "x"),
         ] {
             let e = s.with(name, value).unwrap_err();
             assert!(e.contains(name), "{e}");
         }
         assert_eq!(s.with("dry-breakers", "[\".\"]").unwrap().dry_breakers.0, ["."]);
+        let order = s.with("samplers", "temp;top-k").unwrap().samplers;
+        assert_eq!(order.to_string(), "temperature;top_k");
         // A file of an earlier version has fewer.
         assert_eq!(
             serde_json::from_str::<Settings>("{\"temp\":0.5}").unwrap(),

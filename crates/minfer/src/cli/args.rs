@@ -12,7 +12,7 @@ use minfer::cpu::{CpuOptions, Host, Isa, Numerics, Repack};
 #[cfg(feature = "cuda")]
 use minfer::cuda::Prefill;
 use minfer::engine::SamplingParams;
-use minfer::engine::sampling::Dry;
+use minfer::engine::sampling::{Dry, Mirostat, Samplers};
 use minfer::gguf::Gguf;
 use minfer::model::{KvType, KvTypes, LoadOptions};
 use minfer::source::{Cache, Source};
@@ -418,6 +418,20 @@ pub(super) struct SamplingArgs {
     /// How many of the last tokens count as recent
     #[arg(long, value_name = "N", default_value_t = SamplingParams::default().penalty_window)]
     pub repeat_last_n: usize,
+    /// The steps that are taken and their order, with semicolons between: `top_k;temperature`, for example. What is left out
+    /// does nothing; orders other than this one are sampled on the CPU
+    #[arg(long, value_name = "NAMES", default_value_t = Samplers::DEFAULT)]
+    pub samplers: Samplers,
+    /// 2 keeps tokens up to a surprise that follows what has been drawn, so that its mean is --mirostat-tau, and leaves out
+    /// top-nσ, top-k, typical, top-p, min-p and XTC; 0 does nothing
+    #[arg(long, value_name = "VERSION", default_value_t = Mirostat::default().version)]
+    pub mirostat: u32,
+    /// The mean surprise that --mirostat seeks, in bits
+    #[arg(long = "mirostat-tau", alias = "mirostat-ent", value_name = "BITS", default_value_t = Mirostat::default().tau, allow_negative_numbers = true)]
+    pub mirostat_tau: f32,
+    /// How fast --mirostat follows
+    #[arg(long = "mirostat-eta", alias = "mirostat-lr", value_name = "RATE", default_value_t = Mirostat::default().eta, allow_negative_numbers = true)]
+    pub mirostat_eta: f32,
     /// Makes the choice repeatable; a new one is taken and shown if left out
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -449,6 +463,8 @@ impl SamplingArgs {
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
             penalty_window: self.repeat_last_n,
+            mirostat: Mirostat { version: self.mirostat, tau: self.mirostat_tau, eta: self.mirostat_eta },
+            samplers: self.samplers,
             seed: self.seed,
         };
         params.validate(usize::MAX).map_err(usage)?;

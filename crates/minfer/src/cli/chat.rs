@@ -43,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["system", "n_predict", "stop", "on_full", "temp", "top_k",
         "typical_p", "top_p", "min_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent",
         "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_breakers", "logit_bias", "repeat_penalty", "frequency_penalty", "presence_penalty",
-        "repeat_last_n", "seed"])]
+        "repeat_last_n", "samplers", "mirostat", "mirostat_tau", "mirostat_eta", "seed"])]
     resume: Option<PathBuf>,
     /// Tokens of an answer at most; until the model stops or the context is full if left out
     #[arg(short = 'n', long, value_name = "N", value_parser = parse_tokens, allow_negative_numbers = true)]

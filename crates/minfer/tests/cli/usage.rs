@@ -137,6 +137,22 @@ fn constraints_that_cannot_be_honoured_are_wrong_usage() {
     fails(&["run", "-m", "no-such-file", "--grammar", "no-such-grammar", "x"], 1);
 }
 
+/// Before a model is looked for.
+#[test]
+fn samplers_that_there_are_not_are_wrong_usage() {
+    for (args, what) in [
+        (&["--samplers", "top_k;tfs_z"][..], "no sampler \"tfs_z\": there are penalties;dry;"),
+        (&["--samplers", "top_k;temp;top_k"], "top_k is there more than once"),
+        (&["--samplers", ""], "no sampler \"\""),
+        (&["--mirostat", "1"], "mirostat is 1, must be 0 or 2"),
+        (&["--mirostat", "2", "--mirostat-tau", "-1"], "mirostat_tau is -1"),
+        (&["--mirostat", "2", "--mirostat-eta", "nan"], "mirostat_eta is NaN"),
+    ] {
+        let text = fails(&[&["run", "-m", "no-such-file", "x"], args].concat(), 2);
+        assert!(text.contains(what), "{args:?}: {text}");
+    }
+}
+
 #[test]
 fn numbers_that_leave_nothing_to_do_are_refused_in_words() {
     let text = fails(&["perplexity", "-m", tiny_model(), "-f", "x", "-c", "1"], 2);

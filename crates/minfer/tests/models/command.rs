@@ -114,6 +114,28 @@ fn guesses_do_not_change_the_text() {
     }
 }
 
+/// Mirostat and orders of one's own are repeatable by a seed, and do what they are for.
+#[test]
+fn mirostat_and_samplers_are_taken() {
+    let _cores = cores();
+    let of = |more: &[&str]| {
+        stdout(&[&["run", "--raw", "-n", "24", "--seed", "5", "Once upon a time there was"], more].concat())
+    };
+    let usual = of(&[]);
+    let surprising = of(&["--mirostat", "2", "--mirostat-tau", "6", "--temp", "1"]);
+    assert_ne!(usual, surprising);
+    assert_eq!(surprising, of(&["--mirostat", "2", "--mirostat-ent", "6", "--temp", "1", "--top-k", "1"]));
+    // No surprise is the greedy text, from which top-k 1 in any order is no different.
+    let greedy = of(&["--temp", "0"]);
+    assert_eq!(greedy, of(&["--mirostat", "2", "--mirostat-tau", "0"]));
+    assert_eq!(greedy, of(&["--samplers", "top_k", "--top-k", "1"]));
+    assert_ne!(greedy, of(&["--samplers", "temperature", "--top-k", "1", "--temp", "3"]));
+    assert_eq!(
+        usual,
+        of(&["--samplers", "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"])
+    );
+}
+
 /// A repetition goes on without DRY, and with it only past a breaker.
 #[test]
 fn dry_ends_a_repetition() {

@@ -1,6 +1,7 @@
 //! More requests than the cache holds.
 
 use super::*;
+use crate::sampling::Mirostat;
 
 /// Four requests that fit at their beginning and not at their end.
 fn crowded(priorities: [i32; 4]) -> (Vec<Request>, Bench) {
@@ -49,6 +50,28 @@ fn the_highest_priority_comes_first_and_is_never_set_back() {
     assert_eq!(ended[..2], [4, 2]);
     for (request, outcome) in requests.iter().zip(bench.outcomes()) {
         assert_eq!(outcome, oracle(request, 0, 96));
+    }
+}
+
+/// What mirostat has learned stays when the cache is given up, and is nobody else's.
+#[test]
+fn mirostat_goes_on_where_it_was() {
+    let (mut requests, mut bench) = crowded([0; 4]);
+    let mirostat = Mirostat { version: 2, tau: 2.0, eta: 0.4 };
+    for (seed, request) in (0..).zip(&mut requests) {
+        request.sampling = SamplingParams { mirostat, seed: Some(seed), ..SamplingParams::default() };
+    }
+    bench.clients.clear();
+    bench.scheduler.waiting.clear();
+    requests.iter().for_each(|request| _ = bench.submit(request.clone(), 1000));
+    let mut set_back = 0;
+    while !bench.scheduler.is_idle() {
+        bench.step();
+        set_back += bench.scheduler.waiting.iter().filter(|w| matches!(w, Waiting::SetBack(_))).count();
+    }
+    assert!(set_back > 0);
+    for ((seed, request), outcome) in (0..).zip(&requests).zip(bench.outcomes()) {
+        assert_eq!(outcome, oracle(request, seed, 96));
     }
 }
 

@@ -1,5 +1,8 @@
 //! Texts to be embedded, among those to be continued and alone, against the definition of each pooling mode.
 
+use proptest::prelude::*;
+
+use super::random::{machine, request};
 use super::*;
 use crate::embedding::{EmbedRequest, Pooling};
 
