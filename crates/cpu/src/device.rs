@@ -54,8 +54,13 @@ pub struct CpuDevice {
     state: Option<State>,
 }
 
-/// An embedding table; the head may share it.
-pub struct Embedding(Arc<Matrix>);
+/// A loaded [`EmbeddingSpec`]; the head may share its table.
+pub struct Embedding {
+    table: Arc<Matrix>,
+    positions: Option<Matrix>,
+    token_type: Option<Arc<[f32]>>,
+    norm: Option<LoadedNorm>,
+}
 
 /// A loaded norm: scale and shift padded with zeros to whole vectors.
 struct LoadedNorm {
@@ -106,6 +111,7 @@ pub struct AttnIn {
 pub struct AttnOut {
     proj: LoadedLinear,
     post_norm: Option<LoadedNorm>,
+    stream_norm: Option<LoadedNorm>,
     residual_scale: f32,
 }
 
@@ -117,6 +123,7 @@ pub struct Ffn {
     down: LoadedLinear,
     act: Act,
     post_norm: Option<LoadedNorm>,
+    stream_norm: Option<LoadedNorm>,
     residual_scale: f32,
 }
 
@@ -331,8 +338,20 @@ impl Device for CpuDevice {
         format!("CPU, {}, {} threads{packing}{numerics}", self.kernels.isa, self.pool.threads())
     }
 
-    fn load_embedding(&mut self, table: Weight) -> Result<Embedding, DeviceError> {
-        Ok(Embedding(Arc::new(self.matrix(table)?)))
+    fn load_embedding(&mut self, spec: EmbeddingSpec) -> Result<Embedding, DeviceError> {
+        let (name, width) = (Arc::clone(&spec.table.name), spec.table.cols);
+        if let Some(positions) = &spec.positions {
+            expect(&positions.name, "columns", width, positions.cols)?;
+        }
+        if let Some(token_type) = &spec.token_type {
+            expect(&name, "values of the token type", width, token_type.len())?;
+        }
+        Ok(Embedding {
+            norm: LoadedNorm::load(spec.norm.as_ref(), width, &name)?,
+            table: Arc::new(self.matrix(spec.table)?),
+            positions: spec.positions.map(|positions| self.matrix(positions)).transpose()?,
+            token_type: spec.token_type,
+        })
     }
 
     fn load_attn_in(&mut self, spec: AttnInSpec) -> Result<AttnIn, DeviceError> {
@@ -380,6 +399,11 @@ impl Device for CpuDevice {
                 spec.proj.weight.rows,
                 &spec.proj.weight.name,
             )?,
+            stream_norm: LoadedNorm::load(
+                spec.stream_norm.as_ref(),
+                spec.proj.weight.rows,
+                &spec.proj.weight.name,
+            )?,
             proj: self.linear(spec.proj)?,
             residual_scale: spec.residual_scale,
         })
@@ -404,11 +428,17 @@ impl Device for CpuDevice {
                 spec.down.weight.rows,
                 &spec.down.weight.name,
             )?,
+            stream_norm: LoadedNorm::load(
+                spec.stream_norm.as_ref(),
+                spec.down.weight.rows,
+                &spec.down.weight.name,
+            )?,
             gate: spec.gate.map(|gate| self.linear(gate)).transpose()?,
             up: self.linear(spec.up)?,
             down: self.linear(spec.down)?,
             act: match spec.activation {
                 Activation::Silu => Act::Silu,
+                Activation::Gelu => Act::Gelu,
                 Activation::GeluTanh => Act::GeluTanh,
             },
             residual_scale: spec.residual_scale,
@@ -421,7 +451,7 @@ impl Device for CpuDevice {
                 let name = Arc::clone(&linear.weight.name);
                 (HeadProj::Own(self.linear(linear)?), name)
             }
-            None => (HeadProj::Tied(Arc::clone(&embedding.0)), "token_embd".into()),
+            None => (HeadProj::Tied(Arc::clone(&embedding.table)), "token_embd".into()),
         };
         let width = match &proj {
             HeadProj::Tied(matrix) => matrix.cols,
@@ -454,7 +484,7 @@ impl Device for CpuDevice {
     }
 
     fn embed(&mut self, table: &Embedding, scale: f32) -> Result<(), DeviceError> {
-        self.run_embed(&table.0, scale)
+        self.run_embed(table, scale)
     }
 
     fn attn_in(&mut self, stage: &AttnIn) -> Result<(), DeviceError> {

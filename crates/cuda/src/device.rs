@@ -23,6 +23,7 @@ use crate::prefill::Prefill;
 #[cfg(feature = "lab")]
 pub use lab::{MmqProduct, MmqVariant, Observed, Rate, Repacked};
 use minfer_ops::*;
+use stages::Act;
 use state::State;
 use std::cell::Cell;
 use std::ops::Range;
@@ -112,7 +113,7 @@ struct LoadedRope {
     inv_freq: Buffer<f64>,
 }
 
-/// An embedding table; the head may share it.
+/// A loaded [`EmbeddingSpec`]; the head may share its table.
 pub struct Embedding(Arc<Matrix>);
 
 /// A loaded norm.
@@ -176,7 +177,7 @@ pub struct Ffn {
     gate: Option<LoadedLinear>,
     up: LoadedLinear,
     down: LoadedLinear,
-    activation: Activation,
+    activation: Act,
     post_norm: Option<LoadedNorm>,
     residual_scale: f32,
 }
@@ -382,8 +383,8 @@ impl Device for CudaDevice {
         if tiles { 2048 } else { 512 }
     }
 
-    fn load_embedding(&mut self, table: Weight) -> Result<Embedding, DeviceError> {
-        Ok(Embedding(Arc::new(self.matrix(&table)?)))
+    fn load_embedding(&mut self, spec: EmbeddingSpec) -> Result<Embedding, DeviceError> {
+        self.embedding_stage(&spec)
     }
 
     fn load_attn_in(&mut self, spec: AttnInSpec) -> Result<AttnIn, DeviceError> {

@@ -128,6 +128,13 @@ pub fn gpu_unavailable() -> Option<String> {
     )
 }
 
+/// Why a file's model does not run on a GPU, if it is its kind. What else is wrong with it loading will tell.
+#[cfg(feature = "cuda")]
+fn encoder(gguf: &Gguf) -> Option<&'static str> {
+    let encoder = DecoderSpec::from_gguf(gguf).is_ok_and(|spec| spec.bidirectional());
+    encoder.then_some("the model is an encoder, and encoders run on the CPU only")
+}
+
 /// What a model would need on a GPU.
 pub struct GpuPlan {
     /// The GPU.
@@ -149,6 +156,9 @@ pub fn plan_on_gpu(gguf: &Arc<Gguf>, options: &LoadOptions) -> Option<Result<Gpu
     }
     #[cfg(feature = "cuda")]
     return Some((|| {
+        if let Some(why) = encoder(gguf) {
+            return Err(Error::Gpu(why.to_owned()));
+        }
         let device = CudaDevice::new(&CudaOptions::default()).map_err(|why| Error::Gpu(why.to_string()))?;
         let free = device.free_memory().map_err(minfer_model::Error::from)?;
         let plan = minfer_model::plan_memory(gguf, &device, options)?;
@@ -175,6 +185,8 @@ pub fn load_model(
         DeviceChoice::Cpu => {}
         DeviceChoice::Auto => {
             let why = gpu_unavailable();
+            #[cfg(feature = "cuda")]
+            let why = why.or_else(|| encoder(gguf).map(str::to_owned));
             #[cfg(feature = "cuda")]
             if why.is_none() {
                 return load_cuda(gguf, CudaOptions::default(), options, progress);

@@ -1,11 +1,13 @@
 //! Architectures: one file each, from metadata keys to a [`DecoderSpec`].
 
+mod bert;
 mod command_r;
 mod gemma2;
 mod gemma3;
 mod glm4;
 mod granite;
 mod llama;
+mod nomic_bert;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -15,7 +17,7 @@ mod starcoder2;
 
 use crate::error::Error;
 use crate::rope;
-use crate::spec::{Block, DecoderSpec, Ffn, LayerSpec, Mask, Norms, QkNorm};
+use crate::spec::{Block, DecoderSpec, Ffn, Inputs, LayerSpec, Mask, Norms, QkNorm};
 use minfer_engine::Pooling;
 use minfer_gguf::{Gguf, Metadata, Value};
 use minfer_ops::{Activation, Heads, NormKind, Rope, RopeStyle};
@@ -43,6 +45,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     Architecture { name: "command-r", spec: command_r::spec },
     Architecture { name: "starcoder2", spec: starcoder2::spec },
     Architecture { name: "glm4", spec: glm4::spec },
+    Architecture { name: "bert", spec: bert::spec },
+    Architecture { name: "nomic-bert", spec: nomic_bert::spec },
 ];
 
 /// Base of rope frequencies where a file names none.
@@ -200,6 +204,8 @@ impl<'a> Keys<'a> {
             context: self.usize("context_length")?,
             norm,
             embedding_scale: 1.0,
+            inputs: Inputs::default(),
+            head: true,
             layers: q
                 .into_iter()
                 .zip(kv)
@@ -212,6 +218,20 @@ impl<'a> Keys<'a> {
             logit_cap: None,
             pooling: self.pooling()?,
         })
+    }
+
+    /// The encoder that the keys all families share describe: [`Keys::decoder`] with every token seeing all, norms of the residual
+    /// stream, and no head.
+    pub(crate) fn encoder(&self, layer: impl Fn(LayerSpec) -> LayerSpec) -> Result<DecoderSpec, Error> {
+        if self.metadata().bool(&self.full("attention.causal"))?.unwrap_or(false) {
+            return Err(self.unsupported("causal attention".into()));
+        }
+        let decoder = self.decoder(self.layer_norm()?, |_, plain| {
+            layer(LayerSpec { mask: Mask::Bidirectional, norms: Norms::Stream, ..plain })
+        })?;
+        let inputs =
+            Inputs { positions: false, token_types: self.has_tensor("token_types.weight"), norm: true };
+        Ok(DecoderSpec { inputs, head: false, ..decoder })
     }
 
     /// How the file's embeddings are pooled: `enum llama_pooling_type` of llama.cpp.

@@ -93,6 +93,13 @@ impl<'a> Binder<'a> {
         Ok(values.into())
     }
 
+    /// The first row, of `cols` values, of a matrix of any number of rows, as floats.
+    fn first_row(&mut self, name: &str, cols: usize) -> Result<Arc<[f32]>, Error> {
+        let rows = self.gguf.require_tensor(name)?.elements() as usize / cols;
+        let all = self.flat_vector(name, &[cols, rows.max(1)])?;
+        Ok(all[..cols].into())
+    }
+
     /// `<name>.weight`, and `<name>.bias` where the file has one.
     fn linear(&mut self, name: &str, rows: usize, cols: usize) -> Result<Linear, Error> {
         let weight = self.weight(&format!("{name}.weight"), rows, cols)?;
@@ -109,22 +116,37 @@ impl<'a> Binder<'a> {
         Ok(Norm { kind: self.spec.norm, weight, bias })
     }
 
-    /// The embedding table.
-    pub(crate) fn embedding(&mut self) -> Result<Weight, Error> {
-        self.weight("token_embd.weight", self.spec.vocab, self.spec.d_model)
+    /// The embedding.
+    pub(crate) fn embedding(&mut self) -> Result<EmbeddingSpec, Error> {
+        let DecoderSpec { vocab, d_model, context, inputs, .. } = *self.spec;
+        let table = self.weight("token_embd.weight", vocab, d_model)?;
+        let positions = inputs.positions.then(|| self.weight("position_embd.weight", context, d_model));
+        Ok(EmbeddingSpec {
+            table,
+            positions: positions.transpose()?,
+            token_type: if inputs.token_types {
+                Some(self.first_row("token_types.weight", d_model)?)
+            } else {
+                None
+            },
+            norm: if inputs.norm { Some(self.norm("token_embd_norm", d_model)?) } else { None },
+        })
     }
 
-    /// The head; without an own matrix it shares the embedding's.
-    pub(crate) fn head(&mut self) -> Result<HeadSpec, Error> {
+    /// The head, if there is one; without an own matrix it shares the embedding's.
+    pub(crate) fn head(&mut self) -> Result<Option<HeadSpec>, Error> {
         let (vocab, d_model) = (self.spec.vocab, self.spec.d_model);
+        if !self.spec.head {
+            return Ok(None);
+        }
         let proj =
             if self.has("output.weight") { Some(self.linear("output", vocab, d_model)?) } else { None };
-        Ok(HeadSpec {
+        Ok(Some(HeadSpec {
             norm: Some(self.norm("output_norm", d_model)?),
             proj,
             scale: self.spec.logit_scale,
             soft_cap: self.spec.logit_cap,
-        })
+        }))
     }
 
     /// A part of a tensor that holds several matrices one above the other, or the tensor `name` of its own.
@@ -177,13 +199,17 @@ impl<'a> Binder<'a> {
         let (k_rows, v_rows) = (q_width..q_width + kv_width, q_width + kv_width..all);
         let qkv = name("attn_qkv");
         let mut norm = |wanted: bool, part: &str| wanted.then(|| self.norm(&name(part), d_model)).transpose();
-        let (pre, post) = (layer.norms != Norms::Post, layer.norms != Norms::Pre);
+        let pre = matches!(layer.norms, Norms::Pre | Norms::PreAndPost);
+        let post = matches!(layer.norms, Norms::Post | Norms::PreAndPost);
+        let stream = layer.norms == Norms::Stream;
         let attn_norm = norm(pre, "attn_norm")?;
         let input = match layer.block {
             Block::Sequential => FfnInput::Residual(norm(pre, "ffn_norm")?),
             Block::Parallel => FfnInput::AttentionInput,
         };
         let (post_attention, post_ffn) = (norm(post, "post_attention_norm")?, norm(post, "post_ffw_norm")?);
+        let attention_stream = norm(stream, "attn_output_norm")?;
+        let ffn_stream = norm(stream, "layer_output_norm")?;
         // Gate and up may share the tensor `ffn_up`, gate first.
         let fused = layer.ffn.gated && !self.has(&name("ffn_gate.weight"));
         let (gate_rows, up_rows, rows) = if fused { (0..ff, ff..2 * ff, 2 * ff) } else { (0..ff, 0..ff, ff) };
@@ -203,6 +229,7 @@ impl<'a> Binder<'a> {
             attn_out: AttnOutSpec {
                 proj: self.linear(&name("attn_output"), d_model, q_width)?,
                 post_norm: post_attention,
+                stream_norm: attention_stream,
                 residual_scale: layer.residual_scale,
             },
             ffn: FfnSpec {
@@ -215,6 +242,7 @@ impl<'a> Binder<'a> {
                 down: self.linear(&name("ffn_down"), d_model, ff)?,
                 activation: layer.ffn.activation,
                 post_norm: post_ffn,
+                stream_norm: ffn_stream,
                 residual_scale: layer.residual_scale,
             },
         })

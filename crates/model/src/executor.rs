@@ -27,7 +27,8 @@ pub struct Model<D: Device> {
     limits: Limits,
     embedding: D::Embedding,
     layers: Vec<Layer<D>>,
-    head: D::Head,
+    /// An encoder has none.
+    head: Option<D::Head>,
     submitted: u64,
     waiting: VecDeque<(StepId, StepPlan)>,
     /// Plans of finished steps, for their memory.
@@ -83,10 +84,10 @@ impl<D: Device> Model<D> {
             done += bytes as u64;
             progress(done, total);
         };
-        let Bound { table, layers: weights, head } = bound;
+        let Bound { embedding, layers: weights, head } = bound;
         advance(0);
-        let bytes = table.data.len();
-        let embedding = device.load_embedding(table)?;
+        let bytes = embedding.table.data.len();
+        let embedding = device.load_embedding(embedding)?;
         advance(bytes);
         let mut layers = Vec::with_capacity(weights.len());
         for ((stages, kv), layer) in weights.into_iter().zip(&spec.layers) {
@@ -97,10 +98,8 @@ impl<D: Device> Model<D> {
                     heads: layer.heads,
                     scale: layer.attention_scale,
                     soft_cap: layer.attention_cap,
-                    window: match layer.mask {
-                        Mask::Full => None,
-                        Mask::Sliding(window) => Some(window),
-                    },
+                    causal: layer.mask != Mask::Bidirectional,
+                    window: layer.mask.window(),
                     kv,
                 },
                 attn_out: device.load_attn_out(stages.attn_out)?,
@@ -108,7 +107,7 @@ impl<D: Device> Model<D> {
             });
             advance(bytes);
         }
-        let head = device.load_head(head, &embedding)?;
+        let head = head.map(|head| device.load_head(head, &embedding)).transpose()?;
         device.reserve(&sizes.reserve)?;
         progress(total, total);
         Ok(Model {
@@ -151,14 +150,13 @@ impl<D: Device> Model<D> {
             self.device.attn_out(&layer.attn_out)?;
             self.device.ffn(&layer.ffn)?;
         }
-        if batch.outputs.is_empty() {
-            Ok(false)
-        } else if draws.is_empty() {
-            self.device.head(&self.head).map(|()| false)
+        let Some(head) = self.head.as_ref().filter(|_| !batch.outputs.is_empty()) else { return Ok(false) };
+        if draws.is_empty() {
+            self.device.head(head).map(|()| false)
         } else if draws.iter().all(|draw| draw.temperature == 0.0) {
-            self.device.head_argmax(&self.head, chosen)
+            self.device.head_argmax(head, chosen)
         } else {
-            self.device.head_draw(&self.head, draws, chosen)
+            self.device.head_draw(head, draws, chosen)
         }
     }
 
@@ -227,7 +225,7 @@ impl<D: Device> Model<D> {
             let tokens = end - wanted_states(row)..end;
             step.hidden.resize(from + tokens.len() * self.spec.d_model, 0.0);
             if !tokens.is_empty() {
-                self.device.hidden(Some(&self.head), tokens, &mut step.hidden[from..])?;
+                self.device.hidden(self.head.as_ref(), tokens, &mut step.hidden[from..])?;
             }
         }
         Ok(())
@@ -355,6 +353,18 @@ impl<D: Device> Model<D> {
 /// What a NaN is a sign of.
 const DAMAGED: &str = ": the weights may be damaged (`minfer inspect --check` names such)";
 
+/// Refuses what an encoder cannot do.
+fn check_whole(plan: &StepPlan) -> Result<(), StepError> {
+    let twice = plan.rows.windows(2).any(|rows| rows[0].seq == rows[1].seq);
+    if twice || plan.rows.iter().any(|row| row.position != 0) {
+        return Err(StepError::Device("the model is an encoder: it takes a text as a whole".into()));
+    }
+    match plan.rows.iter().any(wants_logits) {
+        true => Err(StepError::Device("the model is an encoder: it has hidden states, but no logits".into())),
+        false => Ok(()),
+    }
+}
+
 /// Whether a row needs the head's product.
 fn wants_logits(row: &PlanRow) -> bool {
     matches!(row.want, Want::Token(_) | Want::Logits)
@@ -408,6 +418,9 @@ impl<D: Device> Executor for Model<D> {
     fn submit(&mut self, plan: &StepPlan) -> Result<StepId, StepError> {
         if self.waiting.len() >= MAX_IN_FLIGHT {
             return Err(StepError::Device(format!("more than {MAX_IN_FLIGHT} steps in flight")));
+        }
+        if self.limits.bidirectional {
+            check_whole(plan)?;
         }
         let mut own = self.spare.pop().unwrap_or_default();
         own.rows.clone_from(&plan.rows);

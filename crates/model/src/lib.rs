@@ -18,4 +18,4 @@ pub use error::Error;
 pub use executor::Model;
 pub use minfer_ops::{KvType, KvTypes};
 pub use plan::{LoadOptions, MemoryPlan, plan_memory};
-pub use spec::{Block, DecoderSpec, Ffn, LayerSpec, Mask, Norms, QkNorm};
+pub use spec::{Block, DecoderSpec, Ffn, Inputs, LayerSpec, Mask, Norms, QkNorm};

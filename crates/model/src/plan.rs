@@ -6,7 +6,7 @@ use crate::spec::{DecoderSpec, Mask};
 use minfer_engine::executor::{CacheGroup, Limits};
 use minfer_engine::kv::blocks_needed;
 use minfer_gguf::Gguf;
-use minfer_ops::{Device, HeadSpec, Holding, KV_BLOCK, KvGroup, KvSlot, KvTypes, Reserve, Weight};
+use minfer_ops::{Device, EmbeddingSpec, HeadSpec, Holding, KV_BLOCK, KvGroup, KvSlot, KvTypes, Reserve};
 use std::sync::Arc;
 
 /// Context when nobody asks for one: the model's own up to this.
@@ -88,14 +88,16 @@ impl Sizes {
         }
         // A step has tokens of all sequences.
         let max_tokens = max_tokens.min(context.saturating_mul(options.sequences));
+        // An encoder takes a text in one step: steps are as long as texts, unless somebody asks for shorter ones.
+        let (context, max_tokens) = match (spec.bidirectional(), options.max_tokens) {
+            (false, _) => (context, max_tokens),
+            (true, None) => (context, max_tokens.max(context)),
+            (true, Some(_)) => (context.min(max_tokens), max_tokens),
+        };
         let max_outputs = options.max_outputs.min(max_tokens);
         let (groups, _) = spec.cache_groups();
-        let window = |mask: &Mask| match mask {
-            Mask::Full => None,
-            Mask::Sliding(window) => Some(*window),
-        };
         let blocks =
-            |mask: &Mask| blocks_needed(window(mask), context, max_tokens, KV_BLOCK) * options.sequences;
+            |mask: &Mask| blocks_needed(mask.window(), context, max_tokens, KV_BLOCK) * options.sequences;
         let widest =
             |f: &dyn Fn(&crate::spec::LayerSpec) -> usize| spec.layers.iter().map(f).max().unwrap_or(0);
         Ok(Sizes {
@@ -107,9 +109,9 @@ impl Sizes {
                 block_tokens: KV_BLOCK,
                 groups: groups
                     .iter()
-                    .map(|(_, mask, _)| CacheGroup { blocks: blocks(mask), window: window(mask) })
+                    .map(|(_, mask, _)| CacheGroup { blocks: blocks(mask), window: mask.window() })
                     .collect(),
-                bidirectional: false,
+                bidirectional: spec.bidirectional(),
             },
             reserve: Reserve {
                 max_tokens,
@@ -142,9 +144,9 @@ impl Sizes {
 
 /// A file's tensors, bound to the stages of its decoder: all that loading needs to know before it begins.
 pub(crate) struct Bound {
-    pub(crate) table: Weight,
+    pub(crate) embedding: EmbeddingSpec,
     pub(crate) layers: Vec<(LayerWeights, KvSlot)>,
-    pub(crate) head: HeadSpec,
+    pub(crate) head: Option<HeadSpec>,
 }
 
 impl Bound {
@@ -152,7 +154,7 @@ impl Bound {
     pub(crate) fn new(gguf: &Arc<Gguf>, spec: &DecoderSpec) -> Result<Bound, Error> {
         let (_, places) = spec.cache_groups();
         let mut binder = Binder::new(gguf, spec);
-        let table = binder.embedding()?;
+        let embedding = binder.embedding()?;
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (i, (layer, (group, place))) in spec.layers.iter().zip(places).enumerate() {
             let kv = KvSlot { group, layer: place };
@@ -160,19 +162,22 @@ impl Bound {
         }
         let head = binder.head()?;
         binder.finish()?;
-        Ok(Bound { table, layers, head })
+        Ok(Bound { embedding, layers, head })
     }
 
     /// What a device will hold, in the order of loading.
     fn holdings(&self) -> Vec<Holding<'_>> {
-        let mut all = vec![Holding::Table(&self.table)];
+        let mut all = Vec::new();
         let mut tell = |holding| all.push(holding);
+        self.embedding.holdings(&mut tell);
         for (stages, _) in &self.layers {
             stages.attn_in.holdings(&mut tell);
             stages.attn_out.holdings(&mut tell);
             stages.ffn.holdings(&mut tell);
         }
-        self.head.holdings(&self.table, &mut tell);
+        if let Some(head) = &self.head {
+            head.holdings(&self.embedding.table, &mut tell);
+        }
         all
     }
 
@@ -186,7 +191,7 @@ impl Bound {
         let memory = device.memory(&self.holdings(), &sizes.reserve)?;
         let kv = sizes.kv_bytes();
         let types = sizes.reserve.kv_types;
-        let full = spec.layers.iter().filter(|l| l.mask == Mask::Full);
+        let full = spec.layers.iter().filter(|l| l.mask.window().is_none());
         Ok(MemoryPlan {
             weights: memory.weights,
             mapped: memory.mapped,

@@ -1,4 +1,4 @@
-//! What a decoder is, as data.
+//! What a decoder is, as data. An encoder is one too: its tokens see later ones, and it has no head.
 
 use crate::arch::{self, Keys};
 use crate::error::Error;
@@ -21,6 +21,10 @@ pub struct DecoderSpec {
     pub norm: NormKind,
     /// Factor on the embedding.
     pub embedding_scale: f32,
+    /// What is added to a token's embedding, and the norm after it.
+    pub inputs: Inputs,
+    /// Whether there is a head. Without one there are hidden states only.
+    pub head: bool,
     /// The layers.
     pub layers: Vec<LayerSpec>,
     /// Factor on the logits.
@@ -29,6 +33,17 @@ pub struct DecoderSpec {
     pub logit_cap: Option<f32>,
     /// How embeddings are pooled, if the file says so.
     pub pooling: Option<Pooling>,
+}
+
+/// What becomes of a token's embedding before the first layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inputs {
+    /// A learned vector for each position is added.
+    pub positions: bool,
+    /// The vector of the first type of tokens is added.
+    pub token_types: bool,
+    /// The sum is normed.
+    pub norm: bool,
 }
 
 /// A cache group: heads and mask of its layers, and how many there are.
@@ -59,13 +74,22 @@ pub struct LayerSpec {
     pub residual_scale: f32,
 }
 
-/// Which keys a query sees; both are causal.
+/// Which keys a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
     /// All earlier ones.
     Full,
     /// The last so many positions, its own included.
     Sliding(usize),
+    /// All keys of the text, later ones too.
+    Bidirectional,
+}
+
+impl Mask {
+    /// Positions that a query sees, if they are bounded.
+    pub fn window(self) -> Option<usize> {
+        if let Mask::Sliding(window) = self { Some(window) } else { None }
+    }
 }
 
 /// Norm of q and k.
@@ -88,6 +112,8 @@ pub enum Norms {
     PreAndPost,
     /// On the result of each.
     Post,
+    /// On the residual stream after each.
+    Stream,
 }
 
 /// How attention and feed-forward follow each other.
@@ -139,7 +165,7 @@ impl DecoderSpec {
                 let what = format!("{q} query heads and {kv} key heads of {dim} channels");
                 return Err(keys.bad("attention.head_count", what));
             }
-            if layer.block == Block::Parallel && layer.norms == Norms::Post {
+            if layer.block == Block::Parallel && matches!(layer.norms, Norms::Post | Norms::Stream) {
                 // Attention and feed-forward share the input that the norm before them makes.
                 return Err(keys.unsupported("parallel stages without a norm before them".into()));
             }
@@ -159,6 +185,11 @@ impl DecoderSpec {
             return Err(keys.bad("block_count", "expected at least 1, found 0".into()));
         }
         Ok(())
+    }
+
+    /// Whether tokens see later ones, so that a text has to come whole.
+    pub fn bidirectional(&self) -> bool {
+        self.layers.iter().any(|layer| layer.mask == Mask::Bidirectional)
     }
 
     /// Distinct cache groups: layers with the same heads and mask share block tables. Returns the groups, and group

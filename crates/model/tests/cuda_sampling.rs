@@ -76,7 +76,7 @@ impl Scene {
             (0..rows * WIDTH).map(|_| numbers.one() * size).collect()
         };
         let table = floats("table", vocab, &matrix(vocab, 1.0));
-        let embedding = device.load_embedding(table).expect("a table");
+        let embedding = device.load_embedding(table.into()).expect("a table");
         let proj = Linear { weight: floats("head", vocab, &matrix(vocab, size)), bias: Some(bias.into()) };
         let spec = HeadSpec { norm: None, proj: Some(proj), scale, soft_cap: None };
         let head = device.load_head(spec, &embedding).expect("a head");

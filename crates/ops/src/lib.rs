@@ -105,6 +105,25 @@ pub struct Linear {
     pub bias: Option<Arc<[f32]>>,
 }
 
+/// Stage: rows of a table → what belongs to their positions and type → norm.
+pub struct EmbeddingSpec {
+    /// `[vocab, d_model]`.
+    pub table: Weight,
+    /// Learned positions, `[context, d_model]`: row `p` is added to the token at position `p`.
+    pub positions: Option<Weight>,
+    /// The type that all tokens have, `[d_model]`: added to each.
+    pub token_type: Option<Arc<[f32]>>,
+    /// Norm of the sum.
+    pub norm: Option<Norm>,
+}
+
+/// A table alone.
+impl From<Weight> for EmbeddingSpec {
+    fn from(table: Weight) -> Self {
+        EmbeddingSpec { table, positions: None, token_type: None, norm: None }
+    }
+}
+
 /// A normalisation over the last dimension.
 #[derive(Clone, Debug)]
 pub struct Norm {
@@ -204,7 +223,7 @@ pub struct AttnInSpec {
     pub kv: KvSlot,
 }
 
-/// Stage: scaled dot-product attention of the step's q over the cache, causal.
+/// Stage: scaled dot-product attention of the step's q over the cache.
 pub struct AttentionSpec {
     /// Head counts.
     pub heads: Heads,
@@ -212,18 +231,22 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// `s ← cap · tanh(s / cap)` on scaled scores.
     pub soft_cap: Option<f32>,
-    /// A token at position `p` sees keys at `p − window + 1 ..= p`.
+    /// Whether a token sees no later ones. Otherwise it sees all of its span, which is the whole sequence.
+    pub causal: bool,
+    /// A token at position `p` sees no keys before `p − window + 1`.
     pub window: Option<usize>,
     /// Where k and v are read.
     pub kv: KvSlot,
 }
 
-/// Stage: projection of the attention's result → post-norm → residual.
+/// Stage: projection of the attention's result → post-norm → residual → norm of the stream.
 pub struct AttnOutSpec {
     /// `[d_model, heads.q · heads.dim]`.
     pub proj: Linear,
     /// Norm before the addition to the residual stream.
     pub post_norm: Option<Norm>,
+    /// Norm of the residual stream after the addition.
+    pub stream_norm: Option<Norm>,
     /// Factor on what is added.
     pub residual_scale: f32,
 }
@@ -233,6 +256,8 @@ pub struct AttnOutSpec {
 pub enum Activation {
     /// `x · σ(x)`.
     Silu,
+    /// `x/2 · (1 + erf(x/√2))`.
+    Gelu,
     /// `x/2 · (1 + tanh(√(2/π)(x + 0.044715 x³)))`.
     GeluTanh,
 }
@@ -246,7 +271,7 @@ pub enum FfnInput {
     AttentionInput,
 }
 
-/// Stage: norm → gate/up → activation → down → post-norm → residual.
+/// Stage: norm → gate/up → activation → down → post-norm → residual → norm of the stream.
 ///
 /// With a gate, `act(gate·x) ⊙ (up·x)`; without, `act(up·x)`.
 pub struct FfnSpec {
@@ -262,6 +287,8 @@ pub struct FfnSpec {
     pub activation: Activation,
     /// Norm before the addition to the residual stream.
     pub post_norm: Option<Norm>,
+    /// Norm of the residual stream after the addition.
+    pub stream_norm: Option<Norm>,
     /// Factor on what is added.
     pub residual_scale: f32,
 }
@@ -425,7 +452,7 @@ pub struct Batch<'a> {
 
 /// A device that can run a decoder. See the crate documentation for the order of calls.
 pub trait Device {
-    /// A loaded embedding table.
+    /// A loaded [`EmbeddingSpec`].
     type Embedding;
     /// A loaded [`AttnInSpec`].
     type AttnIn;
@@ -444,8 +471,8 @@ pub trait Device {
         512
     }
 
-    /// Loads an embedding table `[vocab, d_model]`.
-    fn load_embedding(&mut self, table: Weight) -> Result<Self::Embedding, DeviceError>;
+    /// Loads a stage.
+    fn load_embedding(&mut self, spec: EmbeddingSpec) -> Result<Self::Embedding, DeviceError>;
     /// Loads a stage.
     fn load_attn_in(&mut self, spec: AttnInSpec) -> Result<Self::AttnIn, DeviceError>;
     /// Loads a stage.
@@ -488,15 +515,15 @@ pub trait Device {
 
     /// Starts a step.
     fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError>;
-    /// `x ← table[token] · scale`.
+    /// `x ← norm(table[token] · scale + positions[position] + token_type)`.
     fn embed(&mut self, table: &Self::Embedding, scale: f32) -> Result<(), DeviceError>;
     /// q of the step and its cache entries from `x`.
     fn attn_in(&mut self, stage: &Self::AttnIn) -> Result<(), DeviceError>;
     /// Attention of the step's q over the cache.
     fn attention(&mut self, stage: &AttentionSpec) -> Result<(), DeviceError>;
-    /// `x ← x + scale · post_norm(proj · attention)`.
+    /// `x ← stream_norm(x + scale · post_norm(proj · attention))`.
     fn attn_out(&mut self, stage: &Self::AttnOut) -> Result<(), DeviceError>;
-    /// `x ← x + scale · post_norm(ffn(norm(x)))`.
+    /// `x ← stream_norm(x + scale · post_norm(ffn(norm(x))))`.
     fn ffn(&mut self, stage: &Self::Ffn) -> Result<(), DeviceError>;
     /// Logits of the batch's outputs.
     fn head(&mut self, stage: &Self::Head) -> Result<(), DeviceError>;

@@ -1,6 +1,8 @@
 //! What a model will hold on a device, told before any of it is loaded.
 
-use crate::{AttnInSpec, AttnOutSpec, FfnInput, FfnSpec, HeadNorm, HeadSpec, Linear, Norm, Rope, Weight};
+use crate::{
+    AttnInSpec, AttnOutSpec, EmbeddingSpec, FfnInput, FfnSpec, HeadNorm, HeadSpec, Linear, Norm, Rope, Weight,
+};
 
 /// Something that a device will be asked to load.
 #[derive(Clone, Copy)]
@@ -53,6 +55,20 @@ fn norm<'a>(norm: Option<&Norm>, tell: &mut dyn FnMut(Holding<'a>)) {
     }
 }
 
+impl EmbeddingSpec {
+    /// Tells what the stage holds.
+    pub fn holdings<'a>(&'a self, tell: &mut dyn FnMut(Holding<'a>)) {
+        tell(Holding::Table(&self.table));
+        if let Some(positions) = &self.positions {
+            tell(Holding::Table(positions));
+        }
+        if let Some(token_type) = &self.token_type {
+            tell(Holding::Vector(token_type.len()));
+        }
+        norm(self.norm.as_ref(), tell);
+    }
+}
+
 impl AttnInSpec {
     /// Tells what the stage holds.
     pub fn holdings<'a>(&'a self, tell: &mut dyn FnMut(Holding<'a>)) {
@@ -72,6 +88,7 @@ impl AttnOutSpec {
     /// Tells what the stage holds.
     pub fn holdings<'a>(&'a self, tell: &mut dyn FnMut(Holding<'a>)) {
         norm(self.post_norm.as_ref(), tell);
+        norm(self.stream_norm.as_ref(), tell);
         linear(&self.proj, tell);
     }
 }
@@ -83,6 +100,7 @@ impl FfnSpec {
             norm(of_input.as_ref(), tell);
         }
         norm(self.post_norm.as_ref(), tell);
+        norm(self.stream_norm.as_ref(), tell);
         self.gate.iter().chain([&self.up, &self.down]).for_each(|l| linear(l, tell));
     }
 }

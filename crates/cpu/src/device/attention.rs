@@ -27,9 +27,11 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(position: usize, window: Option<usize>) -> Seen {
-        let to = position + 1;
-        Seen { from: window.map_or(0, |w| to.saturating_sub(w)), to }
+    /// Of token `t` of the step, which is of `span`.
+    fn of(spec: &AttentionSpec, span: &OwnSpan, t: usize) -> Seen {
+        let position = span.position + t - span.start;
+        let to = if spec.causal { position + 1 } else { span.position + span.len };
+        Seen { from: spec.seen_from(position), to }
     }
 
     fn segments(&self) -> std::ops::Range<usize> {
@@ -144,7 +146,7 @@ impl Attention<'_> {
                 // SAFETY: `l` of this worker's partial: empty.
                 unsafe { *state(i, h).add(dim + 1) = 0.0 };
             }
-            let seen = |i: usize| Seen::of(span.position + first + i, self.spec.window);
+            let seen = |i: usize| Seen::of(self.spec, span, span.start + first + i);
             let segments = seen(0).segments().start..seen(count - 1).segments().end;
             for segment in segments {
                 rows.clear();
@@ -161,7 +163,7 @@ impl Attention<'_> {
     }
 
     fn seen(&self, t: usize) -> Seen {
-        Seen::of(self.state.position(t), self.spec.window)
+        Seen::of(self.spec, &self.state.spans[self.state.span_of[t] as usize], t)
     }
 
     /// Segments of the token that sees most.

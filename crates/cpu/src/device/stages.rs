@@ -6,7 +6,7 @@
 
 use super::argmax::Best;
 use super::state::{RopeTable, State};
-use super::{AttnIn, AttnOut, CpuDevice, Ffn, Head, LoadedInput, LoadedLinear, LoadedNorm};
+use super::{AttnIn, AttnOut, CpuDevice, Embedding, Ffn, Head, LoadedInput, LoadedLinear, LoadedNorm};
 use crate::arch::Kernels;
 use crate::kernel::cache::KvWrite;
 use crate::kernel::matmul::Acts;
@@ -98,25 +98,41 @@ impl CpuDevice {
         Ok(())
     }
 
-    pub(super) fn run_embed(&mut self, table: &Matrix, scale: f32) -> Result<(), DeviceError> {
+    pub(super) fn run_embed(&mut self, stage: &Embedding, scale: f32) -> Result<(), DeviceError> {
         let (pool, step) = self.split()?;
-        expect_reserved("columns of the embedding", step.state.reserve.d_model, table.cols)?;
-        if table.rows < step.state.reserve.vocab {
-            let (rows, vocab) = (table.rows, step.state.reserve.vocab);
+        let (state, table) = (step.state, &*stage.table);
+        expect_reserved("columns of the embedding", state.reserve.d_model, table.cols)?;
+        if table.rows < state.reserve.vocab {
+            let (rows, vocab) = (table.rows, state.reserve.vocab);
             return Err(DeviceError::Fault(format!(
                 "an embedding of {rows} rows for a vocabulary of {vocab}"
             )));
         }
-        let x = step.state.x_rows();
+        if let Some(positions) = &stage.positions {
+            let end = state.spans.iter().map(|span| span.position + span.len).max().unwrap_or(0);
+            at_most_reserved("learned positions", positions.rows, end)?;
+        }
+        let (x, spare) = (state.x_rows(), Rows::of(&state.input, state.d_model()));
         pool.run(|w| {
             let mut scratch = step.scratch(w);
             w.share_each(0, step.tokens, Cut::Long, |t| {
-                // SAFETY: row t is this worker's.
-                let row = unsafe { x.row(t, x.stride) };
-                table.row(step.state.tokens[t] as usize, row, &mut scratch);
+                // SAFETY: row t of both is this worker's.
+                let (row, learned) = unsafe { (x.row(t, x.stride), spare.row(t, spare.stride)) };
+                table.row(state.tokens[t] as usize, row, &mut scratch);
                 row.iter_mut().for_each(|v| *v *= scale);
+                if let Some(positions) = &stage.positions {
+                    positions.row(state.position(t), learned, &mut scratch);
+                    row.iter_mut().zip(&*learned).for_each(|(v, p)| *v += p);
+                }
+                if let Some(token_type) = &stage.token_type {
+                    row.iter_mut().zip(&**token_type).for_each(|(v, t)| *v += t);
+                }
                 // Norms count on the padding; a step with a NaN may have left one there.
                 row[table.cols..].fill(0.0);
+                if let Some(norm) = &stage.norm {
+                    // SAFETY: a whole row, padded, that is this worker's.
+                    unsafe { step.norm(norm, row.as_ptr(), row.as_mut_ptr()) };
+                }
             });
         });
         Ok(())
@@ -181,7 +197,8 @@ impl CpuDevice {
             let input = Input { rows: attn, width, norm: None, gather: None, slots: step.tokens };
             let kinds = [stage.proj.matrix.acts(step.tokens)];
             let input = step.prepare(w, 0, input, &kinds);
-            step.residual(w, 1, &stage.proj, &input, stage.post_norm.as_ref(), stage.residual_scale);
+            let norms = [stage.post_norm.as_ref(), stage.stream_norm.as_ref()];
+            step.residual(w, 1, &stage.proj, &input, norms, stage.residual_scale);
         });
         Ok(())
     }
@@ -213,7 +230,8 @@ impl CpuDevice {
             let input = Input { rows: gate, width, norm: None, gather: None, slots: step.tokens };
             let kinds = [stage.down.matrix.acts(step.tokens)];
             let input = step.prepare(w, 2, input, &kinds);
-            step.residual(w, 3, &stage.down, &input, stage.post_norm.as_ref(), stage.residual_scale);
+            let norms = [stage.post_norm.as_ref(), stage.stream_norm.as_ref()];
+            step.residual(w, 3, &stage.down, &input, norms, stage.residual_scale);
         });
         Ok(())
     }
@@ -451,14 +469,14 @@ impl<'a> Step<'a> {
         });
     }
 
-    /// `x ← x + scale · post_norm(linear · input)`. Uses two phases if there is a post-norm.
+    /// `x ← stream_norm(x + scale · post_norm(linear · input))`. Uses two phases if there is a norm.
     fn residual(
         &self,
         w: &Worker<'_>,
         phase: usize,
         linear: &LoadedLinear,
         input: &Prepared<'_>,
-        post_norm: Option<&LoadedNorm>,
+        [post_norm, stream_norm]: [Option<&LoadedNorm>; 2],
         scale: f32,
     ) {
         let x = self.state.x_rows();
@@ -469,20 +487,24 @@ impl<'a> Step<'a> {
                 unsafe { (&mut x.row(t, x.stride)[columns.clone()], &product.row(t, x.stride)[columns]) };
             to.iter_mut().zip(from).for_each(|(to, from)| *to += scale * from);
         };
-        match post_norm {
-            None => self.product(w, phase, linear, input, product, |columns| {
+        if post_norm.is_none() && stream_norm.is_none() {
+            return self.product(w, phase, linear, input, product, |columns| {
                 (0..self.tokens).for_each(|t| add(t, columns.clone()));
-            }),
-            Some(norm) => {
-                self.product(w, phase, linear, input, product, |_| {});
-                w.barrier();
-                w.share_each(phase + 1, self.tokens, Cut::Long, |t| {
-                    // SAFETY: row t is this worker's.
-                    unsafe { self.norm(norm, product.ptr(t), product.ptr(t)) };
-                    add(t, 0..x.stride);
-                });
-            }
+            });
         }
+        self.product(w, phase, linear, input, product, |_| {});
+        w.barrier();
+        w.share_each(phase + 1, self.tokens, Cut::Long, |t| {
+            if let Some(norm) = post_norm {
+                // SAFETY: row t is this worker's.
+                unsafe { self.norm(norm, product.ptr(t), product.ptr(t)) };
+            }
+            add(t, 0..x.stride);
+            if let Some(norm) = stream_norm {
+                // SAFETY: as above.
+                unsafe { self.norm(norm, x.ptr(t), x.ptr(t)) };
+            }
+        });
     }
 
     /// Norm and rope of one query head.

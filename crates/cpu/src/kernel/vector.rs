@@ -216,6 +216,7 @@ pub(crate) unsafe fn interleave<S: Simd>(rows: *const f32, stride: usize, len: u
 #[derive(Clone, Copy)]
 pub(crate) enum Act {
     Silu,
+    Gelu,
     GeluTanh,
 }
 
@@ -240,6 +241,19 @@ unsafe fn activate<S: Simd>(act: Act, x: S::F) -> S::F {
     unsafe {
         match act {
             Act::Silu => S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), x)))),
+            Act::Gelu => {
+                // x·Φ(x) = max(x, 0) − |x|·erfc(|x|/√2)/2, and erfc(z) = (a1·t + … + a5·t⁵)·e^{−z²} with t = 1/(1 + p·z), within
+                // 1.5e-7 (Abramowitz and Stegun, 7.1.26); p/√2 is the factor, and the coefficients are halves.
+                let size = S::max_abs(x, x);
+                let t = S::div(S::splat(1.0), S::fma(size, S::splat(0.231_641_89), S::splat(1.0)));
+                let mut p = S::splat(0.530_702_7);
+                for a in [-0.726_576_03, 0.710_706_9, -0.142_248_37, 0.127_414_8] {
+                    p = S::fma(p, t, S::splat(a));
+                }
+                let power = S::mul(S::mul(x, x), S::splat(-0.5));
+                let half_erfc = S::mul(S::mul(p, t), S::exp(power));
+                S::sub(S::max(x, S::splat(0.0)), S::mul(size, half_erfc))
+            }
             Act::GeluTanh => {
                 // (1 + tanh u)/2 = 1/(1 + e^{−2u}), which does not cancel for negative u; −2√(2/π) is the factor.
                 let cubic = S::mul(S::mul(x, x), S::mul(x, S::splat(0.044_715)));

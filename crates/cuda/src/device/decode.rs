@@ -2,7 +2,7 @@
 //! it in one kernel. The kernels of `csrc/decode.cuh` and `csrc/decode_attention.cu`; what they do not know is left to
 //! the others, whose bits are the same.
 
-use super::stages::{ROW_TILE, Source, activation_number};
+use super::stages::{Act, ROW_TILE, Source};
 use super::state::OwnSpan;
 use super::{CudaDevice, LoadedLinear};
 use crate::args::*;
@@ -44,7 +44,7 @@ pub(super) enum Decode {
     Finish(Finish),
     /// Two products, and `activation` of the first times the second.
     Gated {
-        activation: Activation,
+        activation: Act,
         /// Collects the bits of the largest magnitude, zero before; or 0.
         most: Address,
         /// Becomes zero; or 0.
@@ -170,7 +170,7 @@ impl CudaDevice {
         match what {
             Decode::Finish(finish) => (args.finish, args.factor, args.soft_cap) = finish.args(),
             Decode::Gated { activation, most, clear } => {
-                args.act = activation_number(activation);
+                args.act = activation as i32;
                 args.most = most;
                 args.clear = clear;
             }

@@ -1,5 +1,6 @@
 //! Stages from specs: what does not fit together or cannot run is refused here, by name.
 
+use super::stages::Act;
 use super::{
     AttnIn, AttnOut, CudaDevice, Embedding, Ffn, Head, LoadedHeadNorm, LoadedInput, LoadedLinear, LoadedNorm,
     LoadedRope,
@@ -17,6 +18,14 @@ const HEAD_STEP: usize = 16;
 
 fn unsupported<T>(tensor: &str, what: String) -> Result<T, DeviceError> {
     Err(DeviceError::Unsupported { tensor: tensor.to_owned(), what })
+}
+
+/// Refuses a stage that only encoders have.
+fn encoder<T>(weight: &Weight) -> Result<T, DeviceError> {
+    unsupported(
+        &weight.name,
+        "the model is an encoder, and encoders run on the CPU only (--device cpu)".into(),
+    )
 }
 
 fn expect(tensor: &str, what: &str, expected: usize, found: usize) -> Result<(), DeviceError> {
@@ -153,9 +162,19 @@ impl CudaDevice {
         })
     }
 
+    pub(super) fn embedding_stage(&mut self, spec: &EmbeddingSpec) -> Result<Embedding, DeviceError> {
+        if spec.positions.is_some() || spec.token_type.is_some() || spec.norm.is_some() {
+            return encoder(&spec.table);
+        }
+        Ok(Embedding(Arc::new(self.matrix(&spec.table)?)))
+    }
+
     pub(super) fn attn_out_stage(&mut self, spec: AttnOutSpec) -> Result<AttnOut, DeviceError> {
-        self.gpu.make_current()?;
         let weight = &spec.proj.weight;
+        if spec.stream_norm.is_some() {
+            return encoder(weight);
+        }
+        self.gpu.make_current()?;
         Ok(AttnOut {
             post_norm: self.norm(spec.post_norm.as_ref(), weight.rows, &weight.name)?,
             proj: self.linear(&spec.proj)?,
@@ -164,6 +183,9 @@ impl CudaDevice {
     }
 
     pub(super) fn ffn_stage(&mut self, spec: FfnSpec) -> Result<Ffn, DeviceError> {
+        let Some(activation) = Act::of(spec.activation).filter(|_| spec.stream_norm.is_none()) else {
+            return encoder(&spec.down.weight);
+        };
         expect(&spec.down.weight.name, "columns", spec.up.weight.rows, spec.down.weight.cols)?;
         if let Some(gate) = &spec.gate {
             expect(&gate.weight.name, "rows", spec.up.weight.rows, gate.weight.rows)?;
@@ -185,7 +207,7 @@ impl CudaDevice {
             gate: spec.gate.map(|gate| self.linear(&gate)).transpose()?,
             up: self.linear(&spec.up)?,
             down: self.linear(&spec.down)?,
-            activation: spec.activation,
+            activation,
             residual_scale: spec.residual_scale,
         })
     }

@@ -78,15 +78,25 @@ pub(super) struct Source<'a> {
     /// Bits of the largest magnitude of each row, if a kernel before found them.
     pub(super) most: Address,
     pub(super) norm: Option<&'a LoadedNorm>,
-    pub(super) activation: Option<Activation>,
+    pub(super) activation: Option<Act>,
     pub(super) width: usize,
 }
 
-/// `enum class Act`.
-pub(super) fn activation_number(activation: Activation) -> i32 {
-    match activation {
-        Activation::Silu => 0,
-        Activation::GeluTanh => 1,
+/// Activations that kernels have: their `enum class Act`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Silu = 0,
+    GeluTanh = 1,
+}
+
+impl Act {
+    /// If they have it.
+    pub(super) fn of(activation: Activation) -> Option<Act> {
+        match activation {
+            Activation::Silu => Some(Act::Silu),
+            Activation::GeluTanh => Some(Act::GeluTanh),
+            Activation::Gelu => None,
+        }
     }
 }
 
@@ -102,7 +112,7 @@ impl Source<'_> {
             most: self.most,
             plain: self.plain,
             norm: LoadedNorm::args(self.norm),
-            act: self.activation.map_or(-1, activation_number),
+            act: self.activation.map_or(-1, |act| act as i32),
             n: self.width as i32,
             ..RowArgs::default()
         }
@@ -386,6 +396,9 @@ impl CudaDevice {
     pub(super) fn run_attention(&self, spec: &AttentionSpec) -> Result<(), DeviceError> {
         let state = self.state()?;
         let heads = spec.heads;
+        if !spec.causal {
+            return Err(DeviceError::Fault("attention of an encoder".into()));
+        }
         state.reserve.check_slot(spec.kv, heads)?;
         for span in state.own_spans() {
             spec.check_window(span.position, span.len, span.first_blocks[spec.kv.group])?;
@@ -524,7 +537,7 @@ impl CudaDevice {
             let most = if input.form == Form::Tiles { at(&state.token_most, 0) } else { 0 };
             let output = Output { out: at(&state.gate, 0), stride: inner, finish: Finish::Store };
             let products = [gate, &stage.up].map(|linear| (&*linear.matrix, linear.bias(), output));
-            let gated = Gated { act: activation_number(stage.activation), most };
+            let gated = Gated { act: stage.activation as i32, most };
             tile_products(self.lane(), &products, input, Some(gated))?;
             let source = Source { most, ..Source::rows(&state.gate, inner) };
             return self.residual(&stage.down, &source, stage.post_norm.as_ref(), scale);

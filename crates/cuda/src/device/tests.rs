@@ -459,7 +459,7 @@ fn the_kernel_for_one_token_has_the_bits_of_those_for_many() {
                 if most != 0 || !rows.is_multiple_of(8) {
                     continue;
                 }
-                for activation in [Activation::Silu, Activation::GeluTanh] {
+                for activation in [Act::Silu, Act::GeluTanh] {
                     let (gates, ups, found, expected) = (out(rows), out(rows), out(rows), out(rows));
                     let largest = device.gpu.alloc::<u32>(1, "test").expect("memory");
                     let clear = device.gpu.alloc::<u32>(1, "test").expect("memory");

@@ -32,7 +32,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
     file: Option<PathBuf>,
     /// How the hidden states of a text's tokens become its vector: mean, cls (that of the first token), last, or none, which is
-    /// a vector for each token; if left out what the model's file says, else last
+    /// a vector for each token; if left out what the model's file says, else mean for an encoder and last for a decoder
     #[arg(long, value_name = "MODE", value_parser = clap::value_parser!(Pooling))]
     pooling: Option<Pooling>,
     /// Leave vectors as long as they come out; otherwise their Euclidean length is 1

@@ -148,7 +148,8 @@ impl Llm {
         self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: true })
     }
 
-    /// How the model's embeddings are pooled: as its file says, else by the last token.
+    /// How the model's embeddings are pooled: as its file says, else by the mean of an encoder, and by the last token of a
+    /// decoder.
     pub fn pooling(&self) -> Pooling {
         self.pooling
     }
@@ -159,7 +160,7 @@ impl Llm {
     }
 }
 
-/// A decoder's last token is the only one that has seen the whole text.
+/// A decoder's last token is the only one that has seen the whole text; in an encoder all have.
 pub(super) fn pooling_of(spec: &DecoderSpec) -> Pooling {
-    spec.pooling.unwrap_or(Pooling::Last)
+    spec.pooling.unwrap_or(if spec.bidirectional() { Pooling::Mean } else { Pooling::Last })
 }

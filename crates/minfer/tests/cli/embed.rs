@@ -61,6 +61,47 @@ fn modes_and_lengths_are_what_was_asked_for() {
     }
 }
 
+/// A golden encoder: its file says how it pools.
+fn encoder(name: &str) -> String {
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/encoders").join(name);
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn encoders_embed_and_do_nothing_else() {
+    for (name, width, pooling) in [("bert.gguf", 64, "cls"), ("nomic-bert.gguf", 96, "mean")] {
+        let path = encoder(name);
+        let vector = |args: &[&str]| {
+            let json: Value = serde_json::from_str(&succeeds(
+                &[&["embed", "-m", &path, "the sky is blue."], args].concat(),
+            ))
+            .expect("JSON");
+            assert_eq!(json["data"][0]["tokens"], 7, "[CLS] and [SEP] around five words");
+            floats(&json["data"][0]["embedding"])
+        };
+        let own = vector(&[]);
+        assert_eq!(own.len(), width);
+        assert_eq!(own, vector(&["--pooling", pooling]));
+        assert_ne!(own, vector(&["--pooling", "last"]));
+        let text = fails(&["run", "-m", &path, "--raw", "the sky"], 1);
+        assert!(text.contains("the model is an encoder"), "{text}");
+        let text = fails(&["embed", "-m", &path, &"sky ".repeat(400)], 1);
+        assert!(text.contains("402 tokens, the context holds 320"), "{text}");
+        assert!(succeeds(&["inspect", &path]).contains(name.trim_end_matches(".gguf")));
+        for command in ["bench", "perplexity"] {
+            let file = encoder("bert.json");
+            let args: &[&str] = if command == "bench" {
+                &["-p", "8", "-n", "0", "-r", "1"]
+            } else {
+                &["--ctx", "64", "-f", &file]
+            };
+            let text = fails(&[&[command, "-m", &path], args].concat(), 1);
+            assert!(text.contains("the model is an encoder"), "{text}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_embedded_is_refused() {
     let long = "word ".repeat(300);

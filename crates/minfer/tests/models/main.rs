@@ -5,6 +5,7 @@ mod command;
 mod constrained;
 mod determinism;
 mod embedding;
+mod minilm;
 mod reference;
 mod support;
 mod tokens;

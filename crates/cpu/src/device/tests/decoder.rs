@@ -299,6 +299,7 @@ impl Decoder {
             heads,
             scale: (heads.dim as f32).powf(-0.5) * 1.5,
             soft_cap: self.shape.soft_cap,
+            causal: true,
             window: self.shape.windows[layer],
             kv: self.slot(layer),
         }
@@ -344,7 +345,8 @@ impl Runner {
     pub(super) fn new(decoder: &Decoder, options: &CpuOptions, max_tokens: usize) -> Runner {
         let mut device = CpuDevice::new(options).expect("a device");
         let shape = &decoder.shape;
-        let embedding = device.load_embedding(decoder.embedding.linear.weight.clone()).expect("an embedding");
+        let embedding =
+            device.load_embedding(decoder.embedding.linear.weight.clone().into()).expect("an embedding");
         let layers = decoder.layers.iter().enumerate();
         let layers = layers.map(|(i, layer)| load_layer(&mut device, decoder, i, layer)).collect();
         let spec = HeadSpec {
@@ -530,8 +532,12 @@ fn load_layer(
         heads: decoder.shape.heads,
         kv: decoder.slot(index),
     };
-    let attn_out =
-        AttnOutSpec { proj: layer.proj.linear.clone(), post_norm: layer.post_norm.clone(), residual_scale };
+    let attn_out = AttnOutSpec {
+        proj: layer.proj.linear.clone(),
+        post_norm: layer.post_norm.clone(),
+        stream_norm: None,
+        residual_scale,
+    };
     let ffn = FfnSpec {
         input: if decoder.shape.parallel {
             FfnInput::AttentionInput
@@ -543,6 +549,7 @@ fn load_layer(
         down: layer.down.linear.clone(),
         activation: decoder.shape.activation,
         post_norm: layer.ffn_post_norm.clone(),
+        stream_norm: None,
         residual_scale,
     };
     (

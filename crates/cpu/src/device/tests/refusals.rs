@@ -181,7 +181,8 @@ fn attention_stages_whose_parts_do_not_fit() {
 #[test]
 fn other_stages_whose_parts_do_not_fit() {
     let mut device = CpuDevice::new(&best(1)).expect("a device");
-    let spec = AttnOutSpec { proj: linear(48, 96), post_norm: norm(96), residual_scale: 1.0 };
+    let spec =
+        AttnOutSpec { proj: linear(48, 96), post_norm: norm(96), stream_norm: None, residual_scale: 1.0 };
     assert!(message(device.load_attn_out(spec)).contains("expected 48 norm values, found 96"));
     let ffn = || FfnSpec {
         input: FfnInput::Residual(norm(48)),
@@ -190,6 +191,7 @@ fn other_stages_whose_parts_do_not_fit() {
         down: linear(48, 80),
         activation: Activation::Silu,
         post_norm: norm(48),
+        stream_norm: norm(48),
         residual_scale: 1.0,
     };
     assert!(device.load_ffn(ffn()).is_ok());
@@ -202,7 +204,20 @@ fn other_stages_whose_parts_do_not_fit() {
     refuse(FfnSpec { down: linear(48, 96), ..ffn() }, "expected 80 columns, found 96");
     refuse(FfnSpec { input: FfnInput::Residual(norm(80)), ..ffn() }, "expected 48 norm values, found 80");
     refuse(FfnSpec { post_norm: norm(80), ..ffn() }, "expected 48 norm values, found 80");
-    let embedding = device.load_embedding(linear(40, 48).weight).expect("an embedding");
+    refuse(FfnSpec { stream_norm: norm(80), ..ffn() }, "expected 48 norm values, found 80");
+    let table = || EmbeddingSpec::from(linear(40, 48).weight);
+    for (spec, why) in [
+        (EmbeddingSpec { positions: Some(linear(7, 32).weight), ..table() }, "expected 48 columns, found 32"),
+        (
+            EmbeddingSpec { token_type: Some([0.0; 40].into()), ..table() },
+            "48 values of the token type, found 40",
+        ),
+        (EmbeddingSpec { norm: norm(40), ..table() }, "expected 48 norm values, found 40"),
+    ] {
+        let what = message(device.load_embedding(spec));
+        assert!(what.contains(why), "`{what}` does not say `{why}`");
+    }
+    let embedding = device.load_embedding(linear(40, 48).weight.into()).expect("an embedding");
     for proj in [None, Some(linear(40, 48))] {
         let spec = HeadSpec { norm: norm(40), proj, scale: 1.0, soft_cap: None };
         let error = device.load_head(spec, &embedding).err().map(|e| e.to_string()).unwrap_or_default();
@@ -216,7 +231,7 @@ fn stages_that_memory_was_not_reserved_for() {
     let device = &mut runner.device;
     device.begin(&Batch { tokens: &[], spans: &[], outputs: &[] }).expect("a batch");
     for (rows, cols, why) in [(40, 64, "64 columns of the embedding; reserved 48"), (39, 48, "39 rows")] {
-        let table = device.load_embedding(linear(rows, cols).weight).expect("an embedding");
+        let table = device.load_embedding(linear(rows, cols).weight.into()).expect("an embedding");
         assert!(message(device.embed(&table, 1.0)).contains(why));
         let spec = HeadSpec { norm: None, proj: None, scale: 1.0, soft_cap: None };
         let head = device.load_head(spec, &table).expect("a head");
@@ -243,13 +258,20 @@ fn stages_that_memory_was_not_reserved_for() {
         assert!(what.contains(why), "`{what}` does not say `{why}`");
     }
     let heads = Heads { q: 8, kv: 2, dim: 16 };
-    let spec =
-        AttentionSpec { heads, scale: 1.0, soft_cap: None, window: None, kv: KvSlot { group: 0, layer: 0 } };
+    let spec = AttentionSpec {
+        heads,
+        scale: 1.0,
+        soft_cap: None,
+        causal: true,
+        window: None,
+        kv: KvSlot { group: 0, layer: 0 },
+    };
     assert!(message(device.attention(&spec)).contains("128 channels of all query heads; reserved 96"));
     for (rows, cols, why) in
         [(64, 96, "64 rows of the projection"), (48, 128, "128 columns of the projection")]
     {
-        let spec = AttnOutSpec { proj: linear(rows, cols), post_norm: None, residual_scale: 1.0 };
+        let spec =
+            AttnOutSpec { proj: linear(rows, cols), post_norm: None, stream_norm: None, residual_scale: 1.0 };
         let stage = device.load_attn_out(spec).expect("a stage");
         assert!(message(device.attn_out(&stage)).contains(why));
     }
@@ -261,6 +283,7 @@ fn stages_that_memory_was_not_reserved_for() {
             down: linear(out, d_ff),
             activation: Activation::Silu,
             post_norm: None,
+            stream_norm: None,
             residual_scale: 1.0,
         };
         let stage = device.load_ffn(spec).expect("a stage");

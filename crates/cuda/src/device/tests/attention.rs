@@ -60,11 +60,11 @@ impl Scene {
             })
             .expect("a stage");
         let table = float_weight("table", tokens, d_model, &numbers.heavy(tokens * d_model, 1.0));
-        let embedding = device.load_embedding(table).expect("a table");
+        let embedding = device.load_embedding(table.into()).expect("a table");
         let reserve = reserve(tokens, d_model, heads, 4 * tokens.div_ceil(KV_BLOCK));
         device.reserve(&Reserve { kv_types: types, ..reserve }).expect("memory");
         let scale = 1.0 / (heads.dim as f32).sqrt() / k_size;
-        let spec = AttentionSpec { heads, scale, soft_cap, window, kv };
+        let spec = AttentionSpec { heads, scale, soft_cap, causal: true, window, kv };
         Some(Scene { device, embedding, attn_in, spec, width: heads.q * heads.dim })
     }
 

@@ -59,7 +59,7 @@ impl Case {
     }
 
     /// Bits of an activation of the first linear times the last one, and of each token's largest magnitude.
-    fn gated(&self, device: &CudaDevice, form: Form, activation: Activation) -> (Vec<u32>, Vec<u32>) {
+    fn gated(&self, device: &CudaDevice, form: Form, activation: Act) -> (Vec<u32>, Vec<u32>) {
         let [gate, .., up] = &self.linears;
         let found = self.out(device, gate);
         let output =
@@ -67,7 +67,7 @@ impl Case {
         let input = self.input(device, form);
         if form == Form::Tiles {
             let most = device.gpu.alloc::<u32>(self.tokens, "test").expect("memory");
-            let gated = Gated { act: super::stages::activation_number(activation), most: at(&most, 0) };
+            let gated = Gated { act: activation as i32, most: at(&most, 0) };
             let products = [gate, up].map(|l| (&*l.matrix, l.bias(), output(&found)));
             tile_products(device.lane(), &products, input, Some(gated)).expect("a launch");
             let mut words = vec![0u32; self.tokens];
@@ -163,7 +163,7 @@ fn few_tokens_have_the_bits_of_fragments() {
                 if !rows.is_multiple_of(8) {
                     continue;
                 }
-                for activation in [Activation::Silu, Activation::GeluTanh] {
+                for activation in [Act::Silu, Act::GeluTanh] {
                     let find = |form| case.gated(&device, form, activation);
                     assert!(find(Form::Tiles) == find(Form::Fragments), "{what}: {activation:?}");
                 }

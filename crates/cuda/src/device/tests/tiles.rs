@@ -112,10 +112,10 @@ fn joined_tiles_have_the_bits_of_single_products() {
         device.store(up, input, &ups).expect("a launch");
         let gated_shapes: &[TileShape] =
             if wide { &[TileShape::Tall, TileShape::Wide] } else { &[TileShape::Tall] };
-        let cases = [Activation::Silu, Activation::GeluTanh].into_iter();
+        let cases = [Act::Silu, Act::GeluTanh].into_iter();
         for (activation, shape) in cases.flat_map(|act| gated_shapes.iter().map(move |s| (act, *s))) {
             let most = device.gpu.alloc::<u32>(tokens, "test").expect("memory");
-            let gated = Gated { act: super::stages::activation_number(activation), most: at(&most, 0) };
+            let gated = Gated { act: activation as i32, most: at(&most, 0) };
             let products = [gate, up].map(|l| (&*l.matrix, l.bias(), to(l, &found)));
             device.gpu.upload(&vec![f32::NAN; tokens * gate.matrix.rows], &found).expect("a copy");
             tile_products_of(device.lane(), &products, input, Some(gated), shape).expect("a launch");
@@ -186,8 +186,8 @@ fn joined_tiles_of_bytes_have_the_bits_of_single_products() {
         let [gates, ups, found, expected] = [(); 4].map(|()| out(gate));
         device.store(gate, input, &gates).expect("a launch");
         device.store(up, input, &ups).expect("a launch");
-        for activation in [Activation::Silu, Activation::GeluTanh] {
-            let gated = Gated { act: super::stages::activation_number(activation), most: 0 };
+        for activation in [Act::Silu, Act::GeluTanh] {
+            let gated = Gated { act: activation as i32, most: 0 };
             let products = [gate, up].map(|l| (&*l.matrix, l.bias(), to(l, &found)));
             tile_products(device.lane(), &products, input, Some(gated)).expect("a launch");
             let source = Source {
