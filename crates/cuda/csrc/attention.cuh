@@ -73,25 +73,27 @@ struct MeetAll {
 
 // Weights of a warp's 64 keys from their scores, for rows g and g + 8 of a tile: scaled, capped and masked, less the
 // largest of the segment, as exponentials in half precision. `at`: first key; p0, p1: positions of the rows. Leaves m and
-// l of the warps in shared memory; all warps come here, and meet.
-template <class Meet = MeetAll>
+// l of the warps in shared memory; all warps come here, and meet. UPPER: whether the tile has rows 8 … 15; else their weights
+// are zero.
+template <bool UPPER = true, class Meet = MeetAll>
 __device__ __forceinline__ void segment_weights(const AttentionArgs& a, float (&s)[WARP_KEYS / 8][4],
                                                 uint32_t (&p)[WARP_KEYS / 8][2], int key0, int p0, int p1, bool has0,
                                                 bool has1, float scale0, float scale1, float (*warp_m)[ROWS],
                                                 float (*warp_l)[ROWS], Meet meet = Meet()) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, r0 = lane / 4, r1 = r0 + 8, t = lane % 4;
+    constexpr int EACH = UPPER ? 4 : 2;
     // Scale, cap, mask; the largest.
     float m0 = -INFINITY, m1 = -INFINITY;
 #pragma unroll
     for (int n = 0; n < WARP_KEYS / 8; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s[n][i] *= i < 2 ? scale0 : scale1;
+        for (int i = 0; i < EACH; ++i) s[n][i] *= i < 2 ? scale0 : scale1;
     }
     if (a.soft_cap > 0.0f) {
 #pragma unroll
         for (int n = 0; n < WARP_KEYS / 8; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) s[n][i] = a.soft_cap * tanhf(s[n][i] / a.soft_cap);
+            for (int i = 0; i < EACH; ++i) s[n][i] = a.soft_cap * tanhf(s[n][i] / a.soft_cap);
         }
     }
     // What a row sees, as keys from this lane's first one on.
@@ -101,7 +103,7 @@ __device__ __forceinline__ void segment_weights(const AttentionArgs& a, float (&
 #pragma unroll
     for (int n = 0; n < WARP_KEYS / 8; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < EACH; ++i) {
             const int key = 8 * n + i % 2;
             const bool seen = i < 2 ? key >= from0 && key <= to0 : key >= from1 && key <= to1;
             s[n][i] = seen ? s[n][i] : -INFINITY;
@@ -112,35 +114,37 @@ __device__ __forceinline__ void segment_weights(const AttentionArgs& a, float (&
 #pragma unroll
     for (int d = 1; d <= 2; d *= 2) {
         m0 = fmaxf(m0, __shfl_xor_sync(~0u, m0, d));
-        m1 = fmaxf(m1, __shfl_xor_sync(~0u, m1, d));
+        if (UPPER) m1 = fmaxf(m1, __shfl_xor_sync(~0u, m1, d));
     }
     if (t == 0) {
         warp_m[warp][r0] = m0;
-        warp_m[warp][r1] = m1;
+        if (UPPER) warp_m[warp][r1] = m1;
     }
     meet();
     m0 = segment_max(warp_m, r0);
-    m1 = segment_max(warp_m, r1);
+    if (UPPER) m1 = segment_max(warp_m, r1);
     // A row that sees nothing here: every weight is exp(−∞ − 0) = 0.
     const float base0 = m0 == -INFINITY ? 0.0f : m0, base1 = m1 == -INFINITY ? 0.0f : m1;
     float l0 = 0.0f, l1 = 0.0f;
 #pragma unroll
     for (int n = 0; n < WARP_KEYS / 8; ++n) {
         const float w0 = exp2f((s[n][0] - base0) * LOG2_E), w1 = exp2f((s[n][1] - base0) * LOG2_E);
-        const float w2 = exp2f((s[n][2] - base1) * LOG2_E), w3 = exp2f((s[n][3] - base1) * LOG2_E);
         l0 = l0 + w0 + w1;
-        l1 = l1 + w2 + w3;
         p[n][0] = as_u32(__floats2half2_rn(w0, w1));
+        p[n][1] = 0;
+        if (!UPPER) continue;
+        const float w2 = exp2f((s[n][2] - base1) * LOG2_E), w3 = exp2f((s[n][3] - base1) * LOG2_E);
+        l1 = l1 + w2 + w3;
         p[n][1] = as_u32(__floats2half2_rn(w2, w3));
     }
 #pragma unroll
     for (int d = 1; d <= 2; d *= 2) {
         l0 += __shfl_xor_sync(~0u, l0, d);
-        l1 += __shfl_xor_sync(~0u, l1, d);
+        if (UPPER) l1 += __shfl_xor_sync(~0u, l1, d);
     }
     if (t == 0) {
         warp_l[warp][r0] = l0;
-        warp_l[warp][r1] = l1;
+        if (UPPER) warp_l[warp][r1] = l1;
     }
 }
 

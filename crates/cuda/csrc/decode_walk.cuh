@@ -67,12 +67,19 @@ __device__ __forceinline__ void fetch(half* to, const half* tensor, const Slice&
     const half* from = tensor + slice.at + lane * 8;
     half* tile = TILES ? to + c / TILE * WARP_KEYS * V_TILE : to;
     const bool whole = slice.first <= 0 && slice.end >= KV_BLOCK;
+    constexpr int EACH = WARP_KEYS * CHUNKS / WARP;
+    auto key_of = [&](int j) { return lane / CHUNKS + j * (WARP / CHUNKS); };
+    auto place = [&](int key) { return tile + (TILES ? swizzled<TILE>(key, c % TILE) : swizzled<CHUNKS>(key, c)); };
+    if (whole) {
 #pragma unroll 8
-    for (int j = 0; j < WARP_KEYS * CHUNKS / WARP; ++j) {
-        const int key = lane / CHUNKS + j * (WARP / CHUNKS);
-        half* at = tile + (TILES ? swizzled<TILE>(key, c % TILE) : swizzled<CHUNKS>(key, c));
-        if (whole || (key >= slice.first && key < slice.end)) copy_async16(at, from + j * WARP * 8);
-        else *reinterpret_cast<uint4*>(at) = make_uint4(0, 0, 0, 0);
+        for (int j = 0; j < EACH; ++j) copy_async16(place(key_of(j)), from + j * WARP * 8);
+        return;
+    }
+#pragma unroll 4
+    for (int j = 0; j < EACH; ++j) {
+        const int key = key_of(j);
+        if (key >= slice.first && key < slice.end) copy_async16(place(key), from + j * WARP * 8);
+        else *reinterpret_cast<uint4*>(place(key)) = make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -89,13 +96,13 @@ __device__ __forceinline__ void place_own(half* to, const half* own, int key) {
     __syncwarp();
 }
 
-// The warps that make heads ready: those of an item.
+// Makes the heads of an item ready: what the warp `first` of so many does. `head`: D floats of its own.
 template <int D, Kv T>
-__device__ __forceinline__ void make_heads(const DecodeAttentionArgs& args, const Item& item, WalkShared<D>& shared, int turn) {
+__device__ __forceinline__ void make_heads(const DecodeAttentionArgs& args, const Item& item, WalkShared<D>& shared, int turn,
+                                           int first, int warps, float* head) {
     const AttentionArgs& a = args.attention;
-    const int warp = threadIdx.x / WARP - WARPS, lane = threadIdx.x % WARP, share = a.q_heads / a.kv_heads;
-    float* head = shared.head[warp];
-    for (int job = warp; job < share + 2; job += WARPS) {
+    const int lane = threadIdx.x % WARP, share = a.q_heads / a.kv_heads;
+    for (int job = first; job < share + 2; job += warps) {
         const int part = job < share ? 0 : job - share + 1, h = part == 0 ? item.kv_head * share + job : item.kv_head;
         head_values(args.heads, part, h, item.token, head);
         if (part == 0) {
@@ -156,46 +163,19 @@ struct MeetKeys {
     __device__ __forceinline__ void operator()() const { asm volatile("bar.sync 1, %0;" ::"n"(WARPS * WARP) : "memory"); }
 };
 
-// Grid: as many blocks as there are items, or run at a time.
-template <int D, Kv T>
-__device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
-    extern __shared__ __align__(128) uint8_t memory[];
-    WalkShared<D>& shared = *reinterpret_cast<WalkShared<D>*>(memory);
+// The warps that have keys, of all items of the block. The first one's copies are on their way, its heads ready. UPPER: whether
+// a key head has more than 8 heads of q.
+template <int D, Kv T, bool UPPER>
+__device__ __forceinline__ void walk(const DecodeAttentionArgs& args, WalkShared<D>& shared, Item item, Slice slice) {
     const AttentionArgs& a = args.attention;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, share = a.q_heads / a.kv_heads;
-    Item item(args, blockIdx.x);
-    if (warp >= WARPS) {
-        // Rows of a tile of queries that no head has.
-        for (int i = threadIdx.x - WARPS * WARP; i < 2 * ROWS * (D / 8); i += WARPS * WARP) {
-            const int turn = i / (ROWS * (D / 8)), r = i / (D / 8) % ROWS, c = i % (D / 8) * 8;
-            if (r < share) continue;
-            *reinterpret_cast<uint4*>(shared.q[turn] + r * WalkShared<D>::STRIDE + c) = make_uint4(0, 0, 0, 0);
-            shared.q_unscale[turn][r] = 0.0f;
-        }
-        grid_wait();
-        for (int turn = 0; item.there(args); turn ^= 1, item = Item(args, item.number + gridDim.x)) {
-            make_heads<D, T>(args, item, shared, turn);
-            // Those of the item before have been read, and these are there.
-            __syncthreads();
-        }
-        return;
-    }
-
-    half *keys = shared.keys[warp], *values = shared.values[warp];
-    Slice slice = Slice::of<D>(a, item, item.first);
-    // Groups of copies: keys, values, keys of the next segment, …
-    if (slice.seen) fetch<D, false>(keys, a.k, slice);
-    copy_commit();
-    if (slice.seen) fetch<D, true>(values, a.v, slice);
-    copy_commit();
-    grid_wait();
+    const int warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, share = a.q_heads / a.kv_heads;
     const bool has0 = g < share, has1 = g + 8 < share;
+    half *keys = shared.keys[warp], *values = shared.values[warp];
     int number = 0;
 #pragma unroll 1
-    for (int turn = 0; item.there(args); turn ^= 1) {
+    for (int turn = 0;; turn ^= 1) {
         const Item ahead(args, item.number + gridDim.x);
         Sums<D> sums;
-        __syncthreads();
         const float scale0 = shared.q_unscale[turn][g] * a.scale, scale1 = shared.q_unscale[turn][g + 8] * a.scale;
 #pragma unroll 1
         for (int segment = item.first; segment <= item.last; ++segment, number ^= 1) {
@@ -217,8 +197,8 @@ __device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
             if (next.seen) fetch<D, false>(keys, a.k, next);
             copy_commit();
             uint32_t p[WARP_KEYS / 8][2];
-            segment_weights(a, s, p, key0, item.position, item.position, has0, has1, scale0, scale1, shared.m[number],
-                            shared.l[number], MeetKeys());
+            segment_weights<UPPER>(a, s, p, key0, item.position, item.position, has0, has1, scale0, scale1, shared.m[number],
+                                   shared.l[number], MeetKeys());
             copy_wait<1>();
             __syncwarp();
             if (slice.seen && has_own) place_own<D, true>(values, shared.own[turn][1], item.position % KV_BLOCK);
@@ -226,7 +206,7 @@ __device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
             for (int tile = 0; tile < D / V_TILE; ++tile) {
                 float acc[V_TILE / 8][4] = {};
                 if (slice.seen) add_tile_values<T>(acc, p, values + tile * WARP_KEYS * V_TILE);
-                leave_sums<WalkShared<D>::STRIDE>(shared.sums[warp] + tile * V_TILE, acc, has0, has1);
+                leave_sums<WalkShared<D>::STRIDE>(shared.sums[warp] + tile * V_TILE, acc, has0, UPPER && has1);
             }
             __syncwarp();
             if (next.seen) fetch<D, true>(values, a.v, next);
@@ -236,7 +216,52 @@ __device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
             slice = next;
         }
         item = ahead;
+        if (!item.there(args)) return;
+        __syncthreads();
     }
+}
+
+// Grid: as many blocks as there are items, or run at a time.
+template <int D, Kv T>
+__device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
+    extern __shared__ __align__(128) uint8_t memory[];
+    WalkShared<D>& shared = *reinterpret_cast<WalkShared<D>*>(memory);
+    const AttentionArgs& a = args.attention;
+    const int warp = threadIdx.x / WARP, share = a.q_heads / a.kv_heads;
+    const bool has_keys = warp < WARPS;
+    Item item(args, blockIdx.x);
+    Slice slice;
+    if (has_keys) {
+        slice = Slice::of<D>(a, item, item.first);
+        // Groups of copies: keys, values, keys of the next segment, …
+        if (slice.seen) fetch<D, false>(shared.keys[warp], a.k, slice);
+        copy_commit();
+        if (slice.seen) fetch<D, true>(shared.values[warp], a.v, slice);
+        copy_commit();
+    } else {
+        // Rows of a tile of queries that no head has.
+        for (int i = threadIdx.x - WARPS * WARP; i < 2 * ROWS * (D / 8); i += WARPS * WARP) {
+            const int turn = i / (ROWS * (D / 8)), r = i / (D / 8) % ROWS, c = i % (D / 8) * 8;
+            if (r < share) continue;
+            *reinterpret_cast<uint4*>(shared.q[turn] + r * WalkShared<D>::STRIDE + c) = make_uint4(0, 0, 0, 0);
+            shared.q_unscale[turn][r] = 0.0f;
+        }
+    }
+    grid_wait();
+    // The first heads are what everybody waits for.
+    float* head = has_keys ? shared.sums[warp] : shared.head[warp - WARPS];
+    int first = warp, warps = 2 * WARPS;
+#pragma unroll 1
+    for (int turn = 0; item.there(args); turn ^= 1, item = Item(args, item.number + gridDim.x)) {
+        make_heads<D, T>(args, item, shared, turn, first, warps, head);
+        // Those of the item before have been read, and these are there.
+        __syncthreads();
+        if (has_keys) break;
+        first = warp - WARPS, warps = WARPS;
+    }
+    if (!has_keys) return;
+    if (share > 8) walk<D, T, true>(args, shared, item, slice);
+    else walk<D, T, false>(args, shared, item, slice);
 }
 
 }  // namespace decode_walk
