@@ -7,6 +7,7 @@ A text that ended by itself has to be valid; one that TOKENS cut off is counted 
 
 import collections
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,11 @@ for line in open(schemas):
                 rows["broken"] += 1
                 print("broken:", case["file"], case["what"], repr(done.stdout), done.stderr[-300:])
                 continue
-            errors = list(validator.iter_errors(value))
+            try:
+                errors = list(validator.iter_errors(value))
+            except re.error:
+                rows["unchecked"] += 1  # a pattern that Python does not know
+                continue
             rows["invalid" if errors else "valid"] += 1
             if errors:
                 print("invalid:", case["file"], case["what"], json.dumps(case["schema"]), done.stdout)

@@ -17,10 +17,9 @@ use minfer_engine::executor::{Executor, Limits, RowOutput, StepError, StepOutput
 use minfer_engine::sampling::Scratch;
 use minfer_engine::{SamplingParams, Session, StopMatcher};
 use minfer_gguf::Gguf;
-use minfer_tokenizer::{AnswerEvent, AnswerFormat, AnswerParser, ChatTemplate, Tokenizer};
+use minfer_tokenizer::{AnswerEvent, AnswerFormat, AnswerParser, Characters, ChatTemplate, Tokenizer};
 
-use crate::llm::text::Characters;
-use crate::llm::{self, prompt_tokens, render};
+use crate::llm::{self, render};
 use crate::{AnyModel, Error, Loaded, Options, load_model, model_vocabulary};
 
 pub use conversation::Conversation;
@@ -232,7 +231,7 @@ impl Chat {
 
     fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Error> {
         let text = render(&self.template, &self.tokenizer, conversation.messages())?;
-        let tokens = prompt_tokens(&self.tokenizer, &text);
+        let tokens = self.tokenizer.encode_prompt(&text);
         Ok((text, tokens))
     }
 

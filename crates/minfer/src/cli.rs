@@ -12,6 +12,7 @@ mod llama;
 mod models;
 mod perplexity;
 mod run;
+mod serve;
 mod shell;
 mod synth;
 mod template;
@@ -44,6 +45,7 @@ enum Command {
     Run(Box<run::Args>),
     Chat(Box<chat::Args>),
     Embed(embed::Args),
+    Serve(Box<serve::Args>),
     Bench(Box<bench::Args>),
     Perplexity(perplexity::Args),
     Tokenize(tokenize::TokenizeArgs),
@@ -81,6 +83,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(args) => args.run(),
         Command::Chat(args) => args.run(),
         Command::Embed(args) => args.run().map(|()| Outcome::Done),
+        Command::Serve(args) => args.run(),
         Command::Bench(args) => args.run().map(|()| Outcome::Done),
         Command::Perplexity(args) => args.run().map(|()| Outcome::Done),
         Command::Tokenize(args) => args.run().map(|()| Outcome::Done),

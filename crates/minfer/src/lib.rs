@@ -112,6 +112,7 @@ pub mod facts;
 mod llm;
 pub mod perplexity;
 mod random;
+mod served;
 pub mod source;
 pub mod synth;
 mod vocabulary;
@@ -126,6 +127,7 @@ pub use llm::{
 pub use minfer_cpu::CpuOptions;
 pub use minfer_engine::{Canceller, FinishReason, Grammar, Logprobs, Pooling, SamplingParams, Usage};
 pub use minfer_model::LoadOptions;
+pub use served::Served;
 pub use source::Source;
 pub use vocabulary::{model_vocabulary, vocabulary};
 
@@ -135,6 +137,7 @@ pub use minfer_cuda as cuda;
 pub use minfer_engine as engine;
 pub use minfer_gguf as gguf;
 pub use minfer_model as model;
+pub use minfer_server as server;
 pub use minfer_tokenizer as tokenizer;
 
 /// The commit that this program was built from; "unknown" outside of a repository.

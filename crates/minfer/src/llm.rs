@@ -1,7 +1,6 @@
 //! The public interface: a model from a source, text out of it.
 
 mod embed;
-pub(crate) mod text;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,14 +13,13 @@ use minfer_engine::{
 };
 use minfer_gguf::Gguf;
 use minfer_model::LoadOptions;
-use minfer_tokenizer::{ChatTemplate, EncodeOptions, TemplateInput, Tokenizer};
+use minfer_tokenizer::{Characters, ChatTemplate, EncodeOptions, TemplateInput, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::device::{DeviceChoice, Loaded, load_model};
 use crate::facts::Facts;
 use crate::source::{Cache, Source, SourceError};
 use crate::vocabulary::model_vocabulary;
-use text::Characters;
 
 pub use embed::{Embed, Embedding, PendingEmbedding};
 
@@ -327,12 +325,20 @@ impl Llm {
 
     /// The tokens of a text to be continued: with the BOS that the file asks for, but once, and never with EOS.
     pub fn text_prompt(&self, text: &str) -> Vec<u32> {
-        prompt_tokens(&self.tokenizer, text)
+        self.tokenizer.encode_prompt(text)
     }
 
     /// Whether the file has a chat template.
     pub fn has_chat_template(&self) -> bool {
         self.template.is_some()
+    }
+
+    pub(crate) fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The vocabulary.
@@ -377,18 +383,6 @@ pub(crate) fn render(
         ..TemplateInput::default()
     };
     Ok(template.render(&input)?)
-}
-
-/// [`Llm::text_prompt`].
-pub(crate) fn prompt_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
-    let options = EncodeOptions { add_special: false, parse_special: true };
-    let mut ids = tokenizer.encode(text, options);
-    if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos())
-        && ids.first() != Some(&bos)
-    {
-        ids.insert(0, bos);
-    }
-    ids
 }
 
 /// The bytes of every token as text has them: none for special tokens.

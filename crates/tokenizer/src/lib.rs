@@ -31,6 +31,7 @@
 mod added;
 mod answer;
 mod bpe;
+mod characters;
 mod charsmap;
 mod detokenizer;
 mod error;
@@ -48,6 +49,7 @@ mod vocab;
 mod wpm;
 
 pub use answer::{AnswerEvent, AnswerFormat, AnswerParser};
+pub use characters::Characters;
 pub use detokenizer::Detokenizer;
 pub use error::Error;
 pub use pre::supported as supported_pre_tokenizers;

@@ -149,6 +149,18 @@ impl Tokenizer {
         self.encode_bytes(text.as_bytes(), options)
     }
 
+    /// Ids of a text to be continued, special tokens in it parsed: with the BOS that the file asks for, but once, as a chat
+    /// template may have it already, and never with EOS.
+    pub fn encode_prompt(&self, text: &str) -> Vec<u32> {
+        let mut ids = self.encode(text, EncodeOptions { add_special: false, parse_special: true });
+        if let Some(bos) = self.bos().filter(|_| self.adds_bos())
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        ids
+    }
+
     /// The tokens of bytes that may not be valid UTF-8. SentencePiece vocabularies spell what is no character in
     /// bytes; the other models read it as U+FFFD (as in llama.cpp).
     pub fn encode_bytes(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {

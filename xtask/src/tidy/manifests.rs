@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("minfer-cpu", &["minfer-gguf", "minfer-ops"]),
     ("minfer-cuda", &["minfer-gguf", "minfer-ops"]),
     ("minfer-engine", &[]),
+    ("minfer-server", &["minfer-engine", "minfer-tokenizer"]),
     ("minfer-lab", &["minfer-cuda"]),
     ("minfer-model", &["minfer-gguf", "minfer-ops", "minfer-cpu", "minfer-cuda", "minfer-engine"]),
     (
@@ -26,6 +27,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "minfer-cuda",
             "minfer-engine",
             "minfer-model",
+            "minfer-server",
         ],
     ),
     ("xtask", &[]),

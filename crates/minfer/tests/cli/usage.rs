@@ -67,7 +67,7 @@ fn what_is_not_built_is_unknown() {
         &["run", "--device", "cuda", "x"][..],
         &["run", "--numerics", "loose", "x"][..],
         &["run", "--ctk", "fp8", "x"],
-        &["serve"],
+        &["quantize"],
         &["convert"],
     ] {
         fails(args, 2);

@@ -7,5 +7,6 @@ mod determinism;
 mod embedding;
 mod minilm;
 mod reference;
+mod serve;
 mod support;
 mod tokens;

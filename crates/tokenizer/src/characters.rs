@@ -2,14 +2,14 @@
 
 /// Collects bytes until they are characters. What can never become one is U+FFFD.
 #[derive(Debug, Default)]
-pub(crate) struct Characters {
+pub struct Characters {
     /// The beginning of a character, at most three bytes.
     pending: Vec<u8>,
 }
 
 impl Characters {
     /// Adds bytes and returns the characters that are now complete.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
+    pub fn push(&mut self, bytes: &[u8]) -> String {
         self.pending.extend_from_slice(bytes);
         let mut text = String::new();
         let mut rest = self.pending.as_slice();
@@ -35,7 +35,7 @@ impl Characters {
     }
 
     /// What remains at the end: U+FFFD for the beginning of a character.
-    pub(crate) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         match std::mem::take(&mut self.pending).is_empty() {
             true => String::new(),
             false => char::REPLACEMENT_CHARACTER.to_string(),

@@ -1,0 +1,175 @@
+//! OpenAI's API: chat completions, completions, models.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+mod messages;
+mod sampling;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use minfer_engine::executor::TokenId;
+use minfer_engine::{FinishReason, Logprobs, Usage};
+use minfer_tokenizer::Tokenizer;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::App;
+use crate::error::ApiError;
+use crate::host::Model;
+
+/// Most choices of a request.
+const MAX_CHOICES: usize = 16;
+/// Name of the implementation, with which and with a seed an answer can be repeated.
+const FINGERPRINT: &str = concat!("minfer-", env!("CARGO_PKG_VERSION"));
+
+/// `GET /v1/models`.
+pub(crate) fn models(app: &App) -> Response {
+    let list: Vec<Value> = app.host.list().iter().map(|model| card(&**model)).collect();
+    Json(json!({"object": "list", "data": list})).into_response()
+}
+
+/// `GET /v1/models/{id}`.
+pub(crate) fn model(app: &App, id: &str) -> Result<Response, ApiError> {
+    Ok(Json(card(&*app.model(Some(id))?)).into_response())
+}
+
+fn card(model: &dyn Model) -> Value {
+    json!({
+        "id": model.id(),
+        "object": "model",
+        "created": model.loaded(),
+        "owned_by": "minfer",
+        "context_length": model.engine().capacity(),
+    })
+}
+
+/// What the answers to a request have in common.
+#[derive(Clone)]
+struct Answer {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+}
+
+impl Answer {
+    fn new(prefix: &str, object: &'static str, model: &dyn Model) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{prefix}-{:x}{count:04x}", now.as_nanos());
+        Answer { id, object, created: now.as_secs(), model: model.id().to_owned() }
+    }
+
+    fn json(&self, choices: Value, usage: Option<Value>) -> Value {
+        let mut answer = json!({
+            "id": self.id,
+            "object": self.object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+        });
+        if let Some(usage) = usage {
+            answer["usage"] = usage;
+        }
+        answer
+    }
+}
+
+/// `usage`, of all choices of a prompt, which is counted once.
+fn usage(parts: &[Usage]) -> Value {
+    let prompt = parts.first().map_or(0, |part| part.prompt_tokens);
+    let cached = parts.first().map_or(0, |part| part.cached_tokens);
+    let completion: usize = parts.iter().map(|part| part.completion_tokens).sum();
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    })
+}
+
+/// `finish_reason`, or why there is none.
+fn finish_reason(reason: &FinishReason) -> Result<&'static str, ApiError> {
+    match reason {
+        FinishReason::Stop(_) => Ok("stop"),
+        FinishReason::Length | FinishReason::Deadline => Ok("length"),
+        FinishReason::Embedded => Err(ApiError::server("an embedding, where a text was asked for")),
+        FinishReason::Cancelled => Err(ApiError::server("the server is shutting down")),
+        FinishReason::SlowReader(events) => {
+            Err(ApiError::server(format!("the client left {events} events unread")))
+        }
+        FinishReason::Error(what) => Err(ApiError::server(what.clone())),
+    }
+}
+
+/// A token with its log-probability.
+fn token_json(tokenizer: &Tokenizer, id: TokenId, logprob: f32) -> Value {
+    let bytes = tokenizer.token_bytes(id);
+    json!({"token": String::from_utf8_lossy(&bytes), "logprob": logprob, "bytes": bytes.to_vec()})
+}
+
+fn logprobs_json(tokenizer: &Tokenizer, id: TokenId, logprobs: &Logprobs) -> Value {
+    let mut token = token_json(tokenizer, id, logprobs.chosen);
+    token["top_logprobs"] = logprobs.top.iter().map(|&(id, p)| token_json(tokenizer, id, p)).collect();
+    token
+}
+
+/// A stream of server-sent events: JSON objects, then `[DONE]`; after an error nothing.
+struct EventStream(mpsc::Sender<Result<sse::Event, Infallible>>);
+
+impl EventStream {
+    /// The stream, and the response that it is.
+    fn new() -> (Self, Response) {
+        let (sender, receiver) = mpsc::channel(64);
+        let response = Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::default());
+        (EventStream(sender), response.into_response())
+    }
+
+    /// False if the client has gone.
+    async fn send(&self, value: &Value) -> bool {
+        self.0.send(Ok(sse::Event::default().data(value.to_string()))).await.is_ok()
+    }
+
+    async fn done(&self) {
+        let _ = self.0.send(Ok(sse::Event::default().data("[DONE]"))).await;
+    }
+
+    /// Waits until the client has gone.
+    async fn closed(&self) {
+        self.0.closed().await;
+    }
+}
+
+/// The tokens of a text that is continued.
+fn prompt_tokens(model: &dyn Model, text: &str) -> Vec<TokenId> {
+    model.tokenizer().encode_prompt(text)
+}
+
+/// As many requests as choices; each has a seed of its own that follows from the request's.
+fn choices_of(request: minfer_engine::Request, n: usize) -> impl Iterator<Item = minfer_engine::Request> {
+    (0..n as u64).map(move |choice| {
+        let mut request = request.clone();
+        request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(choice));
+        request
+    })
+}
+
+/// `n`, within bounds.
+fn count(n: Option<usize>) -> Result<usize, ApiError> {
+    match n.unwrap_or(1) {
+        n if (1..=MAX_CHOICES).contains(&n) => Ok(n),
+        n => Err(ApiError::field("n", format!("is {n}, must be 1 to {MAX_CHOICES}"))),
+    }
+}
+
+/// A model and who asks for it.
+type Acquired = Arc<dyn Model>;
