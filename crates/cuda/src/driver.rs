@@ -34,7 +34,7 @@ pub enum Unavailable {
         found: i32,
     },
     /// A driver without a GPU, or with fewer than asked for.
-    #[error("GPU {asked} of {count}")]
+    #[error("there is no GPU {asked}, the first of {count} is number 0")]
     NoGpu {
         /// Number asked for.
         asked: usize,

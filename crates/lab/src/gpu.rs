@@ -16,10 +16,10 @@ use minfer_lab::pairs::{Pairs, Verdict};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  minfer-lab layout")]
 pub(crate) struct LayoutArgs {
-    /// Number of the GPU
+    /// Number of the GPU, which has to be there then; the first one, if there is one, if left out
     #[cfg(feature = "cuda")]
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    gpu: usize,
+    #[arg(long, value_name = "N")]
+    gpu: Option<usize>,
     /// Only what needs no GPU
     #[cfg(feature = "cuda")]
     #[arg(long)]
@@ -56,10 +56,11 @@ type Comparison = (minfer_cuda::Observed, fn(&[i32]) -> Vec<Proof>);
 
 /// The comparisons that a GPU is looked at for; why some were left out.
 #[cfg(feature = "cuda")]
-fn on_gpu(gpu: usize, proofs: &mut Vec<Proof>) -> Result<Option<String>> {
+fn on_gpu(gpu: Option<usize>, proofs: &mut Vec<Proof>) -> Result<Option<String>> {
     use minfer_cuda::{CudaDevice, CudaOptions, KERNEL_TYPES, Observed};
-    let device = match CudaDevice::new(&CudaOptions { gpu, ..CudaOptions::default() }) {
+    let device = match CudaDevice::new(&CudaOptions { gpu: gpu.unwrap_or(0), ..CudaOptions::default() }) {
         Ok(device) => device,
+        Err(why) if gpu.is_some() => bail!("no GPU: {why}"),
         Err(why) => return Ok(Some(why.to_string())),
     };
     let compare: [Comparison; 6] = [

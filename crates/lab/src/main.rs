@@ -42,7 +42,7 @@ enum Command {
 /// around is counted too.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  minfer-lab census decode.fatbin --kernel decode_matmul --loops\n  \
-    minfer-lab census our.fatbin --kernel mmq_q4_k --against libggml-cuda.so --other mul_mat_q")]
+    minfer-lab census our.fatbin --kernel mmq_nb_q4_k --against libggml-cuda.so --other mul_mat_q")]
 struct CensusArgs {
     /// A cubin, a fat binary, or a library or program with kernels inside
     #[arg(value_name = "FILE")]
@@ -235,6 +235,11 @@ impl LedgerArgs {
     }
 }
 
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Census(args) => args.run(),
@@ -252,8 +257,11 @@ fn main() -> ExitCode {
     });
     match written {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader has seen enough.
+        Err(why) if is_broken_pipe(&why) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("error: {why:#}");
+            // Not `eprintln!`, which panics where stderr is closed.
+            let _ = writeln!(std::io::stderr(), "error: {why:#}");
             ExitCode::FAILURE
         }
     }

@@ -7,7 +7,8 @@
 //! - what can follow it does not begin with what could go on in it, and
 //! - no two lexemes that may come next begin with the same character, but for two that are single characters.
 //!
-//! What may come next is found by subsets: after each lexeme the union of what follows the places that it may have been at.
+//! What may come next is found by subsets: after each lexeme the union of what follows the places that it may have been at, and after a
+//! single character that of every one that it may have been.
 //! (A rule's end is followed by what follows the rule anywhere, so this is more than what really may come next.) How a lexeme can go
 //! on is found by Glushkov's automaton of its expression, which has to be deterministic.
 
@@ -198,11 +199,18 @@ impl<'a> Grammar<'a> {
             }
             steps.take(set.len() + by_lexeme.len() * by_lexeme.len())?;
             self.look_for_twins(&by_lexeme, &mut lossy);
-            for (&lexeme, at) in &by_lexeme {
+            for &lexeme in by_lexeme.keys() {
+                // A character may be several of the single ones at once: what follows any of them may come next.
                 let mut next = BTreeSet::new();
-                for &place in at {
-                    steps.take(places.follow[place].len())?;
-                    next.extend(&places.follow[place]);
+                for (&other, at) in &by_lexeme {
+                    let (a, b) = (&self.lexemes[lexeme], &self.lexemes[other]);
+                    if lexeme != other && !(a.single && b.single && a.first.meets(&b.first)) {
+                        continue;
+                    }
+                    for &place in at {
+                        steps.take(places.follow[place].len())?;
+                        next.extend(&places.follow[place]);
+                    }
                 }
                 let goes_on = |&place: &usize| match self.nodes[place] {
                     Node::Lexeme(next) => self.lexemes[lexeme].beyond.meets(&self.lexemes[next].first),

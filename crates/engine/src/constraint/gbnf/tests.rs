@@ -164,6 +164,16 @@ fn words_of_the_language_are_told_from_names() {
 }
 
 #[test]
+fn a_character_may_be_two_lexemes_at_once() {
+    // After the first "a", which [ab] is too, may come a lexeme of several "a" or another [ab].
+    let grammar =
+        "root ::= (\"a\" x | [ab]*) | \"a\"\nx ::= (y \"b\")* | \"b\"\ny ::= \"c\" y | (\"a\"*) | \"c\"";
+    for text in texts() {
+        assert_eq!(admits(grammar, &text), Recognizer::accepts(grammar, &text), "{text:?}");
+    }
+}
+
+#[test]
 fn grammars_that_ask_for_too_much_are_refused() {
     // Each rule is twice the one below it, and the last one nothing.
     let twice = |last: &str| {
