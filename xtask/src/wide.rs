@@ -41,6 +41,8 @@ const ALLOWED: &[(&str, &[Ext], &str)] = &[
     ("minfer_cpu::detect::amx::", &[Amx], "tries tiles once CPUID and the kernel offer them"),
     ("memchr::arch::x86_64::", &[Sse4, Avx], "memchr asks std_detect"),
     ("aho_corasick::packed::teddy::builder::x86_64::", &[Sse4, Avx], "aho-corasick asks std_detect"),
+    ("httparse::simd::avx2::", &[Sse4, Avx], "httparse asks std_detect"),
+    ("httparse::simd::sse42::", &[Sse4], "httparse asks std_detect"),
     ("crc32fast::specialized::", &[Sse4, Avx, Avx512], "crc32fast asks std_detect"),
     ("sha2::sha256::x86::", &[Sse4], "sha2 asks cpufeatures"),
     ("half::binary16::arch::x86::", &[Avx], "half asks std_detect"),
