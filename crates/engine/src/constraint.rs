@@ -121,20 +121,22 @@ impl Constraint {
     ///
     /// Those of a request with it, but for [`ConstraintError::Token`] and [`ConstraintError::Vocabulary`].
     pub fn check(&self) -> Result<(), ConstraintError> {
-        let bytes = crate::TokenTable::from_iter((0..=u8::MAX).map(|byte| [byte]));
-        Vocabulary::new(bytes.into(), 256).compile(self).map(drop)
+        self.of_bytes().map(drop)
     }
-}
 
-impl Constraint {
+    /// Its state in front of a text whose tokens are bytes.
+    fn of_bytes(&self) -> Result<Constrained, ConstraintError> {
+        let bytes = crate::TokenTable::from_iter((0..=u8::MAX).map(|byte| [byte]));
+        Vocabulary::new(bytes.into(), 256).compile(self)
+    }
+
     /// Whether a whole text is one that this lets through, as if every byte were a token.
     ///
     /// # Errors
     ///
     /// Those of [`Constraint::check`].
     pub fn admits(&self, text: &str) -> Result<bool, ConstraintError> {
-        let bytes = crate::TokenTable::from_iter((0..=u8::MAX).map(|byte| [byte]));
-        let mut state = Vocabulary::new(bytes.into(), 256).compile(self)?;
+        let mut state = self.of_bytes()?;
         let refused = |why| ConstraintError::Grammar { grammar: self.grammar.name(), why };
         let mut last = false;
         for &byte in text.as_bytes() {

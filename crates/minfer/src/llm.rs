@@ -184,14 +184,8 @@ impl DryBreakers {
         if sampling.dry.multiplier == 0.0 {
             return;
         }
-        let texts: Vec<&[u8]> = self.0.iter().map(|text| text.as_bytes()).filter(|t| !t.is_empty()).collect();
-        let breaks = |id: &u32| {
-            let bytes = tokenizer.token_bytes(*id);
-            tokenizer.is_special(*id)
-                || texts.iter().any(|text| bytes.windows(text.len()).any(|w| w == *text))
-        };
         let breakers = &mut sampling.dry.breakers;
-        breakers.extend((0..tokenizer.vocab_size() as u32).filter(breaks));
+        breakers.extend(tokenizer.special_or_with(&self.0));
         breakers.sort_unstable();
         breakers.dedup();
     }

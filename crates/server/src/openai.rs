@@ -6,7 +6,6 @@ mod messages;
 mod sampling;
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,12 +15,15 @@ use axum::response::{IntoResponse, Response};
 use minfer_engine::executor::TokenId;
 use minfer_engine::{FinishReason, Logprobs, Usage};
 use minfer_tokenizer::Tokenizer;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::App;
 use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::generation::{Choices, Piece};
 use crate::host::Model;
 
 /// Most choices of a request.
@@ -84,17 +86,26 @@ impl Answer {
     }
 }
 
-/// `usage`, of all choices of a prompt, which is counted once.
-fn usage(parts: &[Usage]) -> Value {
-    let prompt = parts.first().map_or(0, |part| part.prompt_tokens);
-    let cached = parts.first().map_or(0, |part| part.cached_tokens);
+/// `usage` of prompts with `n` choices each: a prompt is counted once.
+fn usage(parts: &[Usage], n: usize) -> Value {
+    let of_prompts = |count: fn(&Usage) -> usize| parts.iter().step_by(n).map(count).sum::<usize>();
+    let prompt = of_prompts(|part| part.prompt_tokens);
     let completion: usize = parts.iter().map(|part| part.completion_tokens).sum();
     json!({
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": of_prompts(|part| part.cached_tokens)},
     })
+}
+
+/// Whether a stream ends with its usage: `stream_options.include_usage`.
+fn include_usage(fields: &mut Fields) -> Result<bool, ApiError> {
+    #[derive(Deserialize)]
+    struct Options {
+        include_usage: Option<bool>,
+    }
+    Ok(fields.take::<Options>("stream_options")?.and_then(|options| options.include_usage).unwrap_or(false))
 }
 
 /// `finish_reason`, or why there is none.
@@ -143,15 +154,13 @@ impl EventStream {
         let _ = self.0.send(Ok(sse::Event::default().data("[DONE]"))).await;
     }
 
-    /// Waits until the client has gone.
-    async fn closed(&self) {
-        self.0.closed().await;
+    /// Waits for the next piece; `None` at the end, or if the client has gone.
+    async fn next(&self, choices: &mut Choices) -> Option<Piece> {
+        tokio::select! {
+            piece = choices.pieces.recv() => piece,
+            () = self.0.closed() => None,
+        }
     }
-}
-
-/// The tokens of a text that is continued.
-fn prompt_tokens(model: &dyn Model, text: &str) -> Vec<TokenId> {
-    model.tokenizer().encode_prompt(text)
 }
 
 /// As many requests as choices; each has a seed of its own that follows from the request's.
@@ -170,6 +179,3 @@ fn count(n: Option<usize>) -> Result<usize, ApiError> {
         n => Err(ApiError::field("n", format!("is {n}, must be 1 to {MAX_CHOICES}"))),
     }
 }
-
-/// A model and who asks for it.
-type Acquired = Arc<dyn Model>;

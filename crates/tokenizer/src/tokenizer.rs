@@ -320,6 +320,17 @@ impl Tokenizer {
         ids
     }
 
+    /// Ids, ascending, of special tokens and of those that have one of the texts in them; empty texts are in none.
+    pub fn special_or_with(&self, texts: &[String]) -> Vec<u32> {
+        let texts: Vec<&[u8]> = texts.iter().map(String::as_bytes).filter(|text| !text.is_empty()).collect();
+        let fits = |id: &u32| {
+            let bytes = self.token_bytes(*id);
+            let has = |text: &&[u8]| bytes.windows(text.len()).any(|window| window == *text);
+            self.is_special(*id) || texts.iter().any(has)
+        };
+        (0..self.vocab_size() as u32).filter(fits).collect()
+    }
+
     /// What in the file's vocabulary was odd, and what was made of it. For the load log.
     pub fn warnings(&self) -> &[String] {
         &self.warnings

@@ -1,25 +1,26 @@
 //! `POST /v1/chat/completions`.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use minfer_engine::{Request, Usage};
 use minfer_tokenizer::{AnswerEvent, AnswerFormat, AnswerParser, TemplateInput};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::messages::Messages;
 use super::{
-    Acquired, Answer, EventStream, choices_of, count, finish_reason, logprobs_json, prompt_tokens, sampling,
-    usage,
+    Answer, EventStream, choices_of, count, finish_reason, include_usage, logprobs_json, sampling, usage,
 };
 use crate::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Choices, News, Reading};
+use crate::host::Model;
 
 /// A request, checked.
 struct Chat {
-    model: Acquired,
+    model: Arc<dyn Model>,
     request: Request,
     /// The prompt as a text, for who reads the answer.
     prompt: String,
@@ -29,12 +30,6 @@ struct Chat {
     stream: bool,
     include_usage: bool,
     logprobs: bool,
-}
-
-/// What a template is given besides messages.
-#[derive(Deserialize, Default)]
-struct StreamOptions {
-    include_usage: Option<bool>,
 }
 
 /// Answers.
@@ -74,7 +69,7 @@ impl Chat {
         let tools = tools(&mut fields)?;
         let prompt = render(&model, &mut fields, tools.as_ref())?;
         let mut request = sampling::request(&mut fields, &*model)?;
-        request.prompt = prompt_tokens(&*model, &prompt);
+        request.prompt = model.tokenizer().encode_prompt(&prompt);
         if tools.is_some() && request.constraint.is_some() {
             return Err(ApiError::field("tools", "cannot be used with a constraint on the text"));
         }
@@ -84,12 +79,11 @@ impl Chat {
             return Err(ApiError::field("top_logprobs", "needs logprobs to be true"));
         }
         request.logprobs = logprobs.then(|| top.unwrap_or(0));
-        let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let chat = Chat {
             n: count(fields.take("n")?)?,
             stream: fields.take("stream")?.unwrap_or(false),
             parallel: fields.take("parallel_tool_calls")?.unwrap_or(true),
-            include_usage: options.include_usage.unwrap_or(false),
+            include_usage: include_usage(&mut fields)?,
             model,
             request,
             prompt,
@@ -127,7 +121,7 @@ fn tools(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
 }
 
 /// The conversation in the model's template.
-fn render(model: &Acquired, fields: &mut Fields, tools: Option<&Value>) -> Result<String, ApiError> {
+fn render(model: &Arc<dyn Model>, fields: &mut Fields, tools: Option<&Value>) -> Result<String, ApiError> {
     let messages: Messages = fields.need("messages")?;
     let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
@@ -225,7 +219,7 @@ async fn whole(chat: Chat, mut choices: Choices) -> Result<Response, ApiError> {
     }
     let of = |(index, message): (usize, Message)| message.json(index, &answer.id, chat.logprobs);
     let list = messages.into_iter().enumerate().map(of).collect();
-    Ok(Json(answer.json(list, Some(usage(&used)))).into_response())
+    Ok(Json(answer.json(list, Some(usage(&used, chat.n)))).into_response())
 }
 
 async fn streamed(chat: Chat, mut choices: Choices, stream: EventStream) {
@@ -244,12 +238,7 @@ async fn streamed(chat: Chat, mut choices: Choices, stream: EventStream) {
     }
     let mut called = vec![false; chat.n];
     let mut used = vec![Usage::default(); chat.n];
-    loop {
-        let piece = tokio::select! {
-            piece = choices.pieces.recv() => piece,
-            () = stream.closed() => return,
-        };
-        let Some(piece) = piece else { break };
+    while let Some(piece) = stream.next(&mut choices).await {
         let index = piece.choice;
         let sent = match piece.news {
             News::Delta { events, logprobs } => {
@@ -290,7 +279,7 @@ async fn streamed(chat: Chat, mut choices: Choices, stream: EventStream) {
         }
     }
     if chat.include_usage {
-        stream.send(&answer.json(json!([]), Some(usage(&used)))).await;
+        stream.send(&answer.json(json!([]), Some(usage(&used, chat.n)))).await;
     }
     stream.done().await;
 }

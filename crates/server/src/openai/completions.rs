@@ -1,5 +1,7 @@
 //! `POST /v1/completions`.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use minfer_engine::executor::TokenId;
@@ -8,13 +10,12 @@ use minfer_tokenizer::{AnswerEvent, Tokenizer};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{
-    Acquired, Answer, EventStream, choices_of, count, finish_reason, prompt_tokens, sampling, usage,
-};
+use super::{Answer, EventStream, choices_of, count, finish_reason, include_usage, sampling, usage};
 use crate::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Choices, News, Reading};
+use crate::host::Model;
 
 /// Most prompts of a request.
 const MAX_PROMPTS: usize = 64;
@@ -31,7 +32,7 @@ enum Prompts {
 
 /// A request, checked.
 struct Completion {
-    model: Acquired,
+    model: Arc<dyn Model>,
     requests: Vec<Request>,
     /// Choices of each prompt.
     n: usize,
@@ -40,16 +41,11 @@ struct Completion {
     logprobs: bool,
 }
 
-#[derive(Deserialize, Default)]
-struct StreamOptions {
-    include_usage: Option<bool>,
-}
-
 impl Completion {
     fn parse(app: &App, body: &[u8]) -> Result<Completion, ApiError> {
         let mut fields = Fields::parse(body)?;
         let model = app.model(fields.take::<String>("model")?.as_deref())?;
-        let text = |text: &String| prompt_tokens(&*model, text);
+        let text = |text: &String| model.tokenizer().encode_prompt(text);
         let prompts: Vec<Vec<TokenId>> = match fields.need("prompt")? {
             Prompts::Text(prompt) => vec![text(&prompt)],
             Prompts::Texts(list) => list.iter().map(text).collect(),
@@ -70,14 +66,13 @@ impl Completion {
         if fields.take::<String>("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
             return Err(ApiError::unsupported("suffix"));
         }
-        let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
+        let include_usage = include_usage(&mut fields)?;
         let stream = fields.take("stream")?.unwrap_or(false);
         fields.ignore(&["user", "cache_prompt"]);
         fields.finish()?;
         let logprobs = request.logprobs.is_some();
         let of = |prompt| choices_of(Request { prompt, ..request.clone() }, n);
         let requests = prompts.into_iter().flat_map(of).collect();
-        let include_usage = options.include_usage.unwrap_or(false);
         Ok(Completion { model, requests, n, stream, include_usage, logprobs })
     }
 }
@@ -129,21 +124,6 @@ impl Lists {
     }
 }
 
-/// Usage of all prompts: each is counted once.
-fn usage_of(used: &[Usage], n: usize) -> Value {
-    let mut all = json!({});
-    for parts in used.chunks(n) {
-        let part = usage(parts);
-        for name in ["prompt_tokens", "completion_tokens", "total_tokens"] {
-            all[name] = json!(all[name].as_u64().unwrap_or(0) + part[name].as_u64().unwrap_or(0));
-        }
-        let cached = &part["prompt_tokens_details"]["cached_tokens"];
-        let before = all["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
-        all["prompt_tokens_details"] = json!({"cached_tokens": before + cached.as_u64().unwrap_or(0)});
-    }
-    all
-}
-
 async fn whole(completion: Completion, mut choices: Choices, count: usize) -> Result<Response, ApiError> {
     let answer = Answer::new("cmpl", "text_completion", &*completion.model);
     let mut texts = vec![String::new(); count];
@@ -166,7 +146,7 @@ async fn whole(completion: Completion, mut choices: Choices, count: usize) -> Re
     }
     let of = |(index, ((text, lists), finish)): (usize, ((String, Lists), Option<&str>))| json!({"index": index, "text": text, "logprobs": lists.json(completion.logprobs), "finish_reason": finish});
     let list = texts.into_iter().zip(lists).zip(finishes).enumerate().map(of).collect();
-    Ok(Json(answer.json(list, Some(usage_of(&used, completion.n)))).into_response())
+    Ok(Json(answer.json(list, Some(usage(&used, completion.n)))).into_response())
 }
 
 async fn streamed(completion: Completion, mut choices: Choices, count: usize, stream: EventStream) {
@@ -178,12 +158,7 @@ async fn streamed(completion: Completion, mut choices: Choices, count: usize, st
         )
     };
     let mut used = vec![Usage::default(); count];
-    loop {
-        let piece = tokio::select! {
-            piece = choices.pieces.recv() => piece,
-            () = stream.closed() => return,
-        };
-        let Some(piece) = piece else { break };
+    while let Some(piece) = stream.next(&mut choices).await {
         let sent = match piece.news {
             News::Delta { events, logprobs } => {
                 let (text, mut lists) = (text_of(events), Lists::default());
@@ -211,7 +186,7 @@ async fn streamed(completion: Completion, mut choices: Choices, count: usize, st
         }
     }
     if completion.include_usage {
-        stream.send(&answer.json(json!([]), Some(usage_of(&used, completion.n)))).await;
+        stream.send(&answer.json(json!([]), Some(usage(&used, completion.n)))).await;
     }
     stream.done().await;
 }

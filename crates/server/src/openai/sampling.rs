@@ -2,7 +2,6 @@
 
 use minfer_engine::executor::TokenId;
 use minfer_engine::{Begin, Constraint, Grammar, Request, SamplingParams, Stop};
-use minfer_tokenizer::Tokenizer;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -28,17 +27,16 @@ pub(super) fn request(fields: &mut Fields, model: &dyn Model) -> Result<Request,
     // Empty strings end nothing; some clients send them.
     let strings = stop.into_iter().filter(|text| !text.is_empty()).map(String::into_bytes).collect();
     let ignore_eos = fields.take("ignore_eos")?.unwrap_or(false);
-    let tokens = if ignore_eos { Vec::new() } else { model.tokenizer().end_of_generation() };
+    let mut tokens = model.tokenizer().end_of_generation();
     let mut sampling = params(fields)?;
     sampling.logit_bias = logit_bias(fields)?;
     if ignore_eos {
-        let ends = model.tokenizer().end_of_generation();
-        sampling.logit_bias.extend(ends.into_iter().map(|id| (id, f32::NEG_INFINITY)));
+        sampling.logit_bias.extend(tokens.drain(..).map(|id| (id, f32::NEG_INFINITY)));
         sampling.logit_bias.sort_unstable_by_key(|&(id, _)| id);
         sampling.logit_bias.dedup_by_key(|&mut (id, _)| id);
     }
     if let Some(breakers) = dry(fields, &mut sampling)? {
-        sampling.dry.breakers = breakers_of(model.tokenizer(), &breakers);
+        sampling.dry.breakers = model.tokenizer().special_or_with(&breakers);
     }
     Ok(Request {
         max_tokens: max_tokens(fields)?,
@@ -126,18 +124,6 @@ fn dry(fields: &mut Fields, params: &mut SamplingParams) -> Result<Option<Vec<St
     let breakers: Option<Vec<String>> = fields.take("dry_sequence_breakers")?;
     let usual = || ["\n", ":", "\"", "*"].map(str::to_owned).to_vec();
     Ok((dry.multiplier != 0.0).then(|| breakers.unwrap_or_else(usual)))
-}
-
-/// The tokens that have one of the texts in them, and special ones.
-fn breakers_of(tokenizer: &Tokenizer, texts: &[String]) -> Vec<TokenId> {
-    let breaks = |id: &TokenId| {
-        let bytes = tokenizer.token_bytes(*id);
-        let has = |text: &String| {
-            !text.is_empty() && bytes.windows(text.len()).any(|window| window == text.as_bytes())
-        };
-        tokenizer.is_special(*id) || texts.iter().any(has)
-    };
-    (0..tokenizer.vocab_size() as TokenId).filter(breaks).collect()
 }
 
 /// What the text has to be: one of `response_format`, `json_schema` and `grammar`.
