@@ -58,7 +58,11 @@ impl Dry {
                 continue;
             };
             let excess = length as usize - self.allowed_length;
-            logits[token as usize] -= self.penalty(excess);
+            let logit = &mut logits[token as usize];
+            if logit.is_finite() {
+                // A candidate is not lost by it, however small the temperature was that it was divided by.
+                *logit = (*logit - self.penalty(excess)).max(f32::MIN);
+            }
         }
     }
 

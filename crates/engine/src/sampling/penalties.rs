@@ -21,7 +21,8 @@ impl Penalties {
 }
 
 /// Lowers the logits of the tokens in `window`, in f32: for a token that occurs `c > 0` times, first
-/// `l ← l / repetition` if `l > 0`, else `l · repetition`, then `l ← l − (c · frequency + presence)`. Window tokens
+/// `l ← l / repetition` if `l > 0`, else `l · repetition`, then `l ← l − (c · frequency + presence)`. What was finite stays
+/// finite: a candidate is not lost by a penalty, however small the temperature was that it was divided by. Window tokens
 /// outside the vocabulary are passed over.
 pub fn penalize(logits: &mut [f32], window: &[TokenId], penalties: &Penalties, scratch: &mut Scratch) {
     let counts = &mut scratch.counts;
@@ -37,8 +38,12 @@ pub fn penalize(logits: &mut [f32], window: &[TokenId], penalties: &Penalties, s
             continue;
         };
         let logit = &mut logits[token];
+        let finite = logit.is_finite();
         *logit = if *logit > 0.0 { *logit / penalties.repetition } else { *logit * penalties.repetition };
         *logit -= count as f32 * penalties.frequency + penalties.presence;
+        if finite {
+            *logit = logit.clamp(f32::MIN, f32::MAX);
+        }
     }
 }
 
@@ -65,5 +70,9 @@ mod tests {
         let penalties = Penalties { repetition: 1.5, frequency: 1.0, presence: 1.0 };
         let infinities = [f32::NEG_INFINITY, f32::INFINITY];
         assert_eq!(penalized(infinities, &[0, 1], penalties), infinities);
+        let [low, high] = [f32::MIN, f32::MAX];
+        assert_eq!(penalized([low, high], &[0, 1], penalties), [low, high / 1.5]);
+        let raise = Penalties { repetition: 0.5, ..Penalties::NONE };
+        assert_eq!(penalized([low, high], &[0, 1], raise), [low / 2.0, high]);
     }
 }

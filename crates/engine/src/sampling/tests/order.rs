@@ -34,6 +34,50 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    /// Numbers at the edges of f32, temperatures that end at 0 and penalties after them make no NaN and lose nobody: who has a
+    /// candidate has a token.
+    #[test]
+    fn extremes_leave_a_token(
+        logits in proptest::collection::vec(prop_oneof![
+            -30f32..30.0,
+            Just(-f32::MAX), Just(f32::MAX), Just(f32::INFINITY), Just(f32::NEG_INFINITY), Just(0.0), Just(-1e-40),
+        ], 1..12),
+        (temperature, dynatemp_range, dynatemp_exponent) in (0f32..2.0, prop_oneof![Just(0f32), 0f32..4.0], 0f32..40.0),
+        (repetition, frequency, presence) in
+            (prop_oneof![Just(1e-38f32), Just(f32::MAX), 0.5f32..2.0], -2f32..2.0, -2f32..2.0),
+        base in prop_oneof![Just(1f32), Just(f32::MAX), 1f32..4.0],
+        samplers in samplers(),
+        tokens in proptest::collection::vec(0u32..12, 0..40),
+        seed in any::<u64>(),
+    ) {
+        let spec = SampleSpec { temperature, dynatemp_range, dynatemp_exponent, samplers, seed, ..FREE };
+        let dry = Dry { multiplier: 3.0, base, allowed_length: 1, ..Dry::default() };
+        let adjust = Adjust {
+            bias: &[],
+            penalties: Some((Penalties { repetition, frequency, presence }, &tokens[..])),
+            dry: Some((&dry, &tokens[..])),
+        };
+        let drawn = sample_adjusted(&logits, &adjust, &spec, None, &mut Scratch::default());
+        match logits.iter().any(|logit| *logit > f32::NEG_INFINITY) {
+            true => prop_assert!(drawn.is_ok_and(|drawn| drawn.surprise.is_finite()), "{:?}", drawn),
+            false => prop_assert_eq!(drawn, Err(SampleError::NoCandidate)),
+        }
+    }
+}
+
+/// The temperature is 0, so logits have been divided by next to nothing when repetitions are to cost more than f32 has room for.
+#[test]
+fn a_penalty_after_a_temperature_of_zero_loses_no_candidate() {
+    let dry = Dry { multiplier: 1.0, base: 4.0, ..Dry::default() };
+    let samplers = "temperature;top_k;dry".parse().unwrap();
+    let spec = SampleSpec { temperature: 0.5, dynatemp_range: 2.0, top_k: 1, samplers, ..FREE };
+    let adjust = Adjust { dry: Some((&dry, &[0; 500])), ..Adjust::default() };
+    let drawn = sample_adjusted(&[-50.0, -200.0], &adjust, &spec, None, &mut Scratch::default());
+    assert_eq!(drawn.map(|drawn| drawn.token), Ok(0));
+}
+
 fn kept(p: &[f32], spec: SampleSpec, samplers: &str) -> Vec<bool> {
     let logits: Vec<f32> = p.iter().map(|p| p.ln()).collect();
     let spec = SampleSpec { samplers: samplers.parse().unwrap(), ..spec };
