@@ -3,7 +3,7 @@
 //! A [`Constraint`] is compiled when its request is submitted, so what cannot be honoured is refused there. From then on the
 //! request has a mask of the tokens that may come next. It is applied before everything that sampling does: a token that it
 //! forbids is no candidate. The mask is computed while the device computes the logits, and the grammar's state advances
-//! only with tokens that are certain, so neither a step in vain nor a cache given up is seen by it.
+//! only with tokens that were chosen, so neither a step in vain nor a cache given up is seen by it; it goes back with the text.
 //!
 //! Parsing and masks are [`llguidance`]'s: an Earley parser over lexemes that are derivatives of regular expressions, which
 //! walks a trie of the vocabulary.
@@ -17,7 +17,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 
 use crate::executor::TokenId;
 
-pub(crate) use state::Constrained;
+pub(crate) use state::{Constrained, Mark};
 pub(crate) use vocabulary::Vocabulary;
 
 /// Longest text of a grammar, in bytes.

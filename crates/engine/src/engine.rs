@@ -71,6 +71,9 @@ pub enum StartError {
     /// The executor could not be built.
     #[error(transparent)]
     Executor(Box<dyn Error + Send + Sync>),
+    /// A draft model that generates nothing.
+    #[error("the draft model is an encoder: it embeds texts, but guesses no tokens")]
+    Draft,
     /// Building the executor panicked.
     #[error("building the executor panicked: {0}")]
     Panicked(String),
@@ -124,7 +127,17 @@ pub struct Engine {
     limits: Limits,
     capacity: usize,
     vocabulary: Vocabulary,
+    /// Whether there is a draft model.
+    drafts: bool,
 }
+
+/// What an engine computes with.
+struct Parts<E> {
+    executor: E,
+    draft: Option<Box<dyn Executor>>,
+}
+
+type Failure = Box<dyn Error + Send + Sync>;
 
 impl Engine {
     /// Starts with an executor.
@@ -138,7 +151,31 @@ impl Engine {
 
     /// Starts with an executor that `build` makes on the engine's thread and that never leaves it.
     pub fn spawn<E: Executor>(
-        build: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>> + Send + 'static,
+        build: impl FnOnce() -> Result<E, Failure> + Send + 'static,
+        table: TokenTable,
+        config: EngineConfig,
+    ) -> Result<Self, StartError> {
+        Engine::spawn_parts(move || Ok(Parts { executor: build()?, draft: None }), false, table, config)
+    }
+
+    /// Starts with an executor and a draft model, whose tokens are the same as far as both have them, for requests that ask for its
+    /// guesses ([`Request::draft`]).
+    pub fn with_draft(
+        executor: impl Executor + Send + 'static,
+        draft: impl Executor + Send + 'static,
+        table: TokenTable,
+        config: EngineConfig,
+    ) -> Result<Self, StartError> {
+        if draft.limits().bidirectional {
+            return Err(StartError::Draft);
+        }
+        let parts = move || Ok(Parts { executor, draft: Some(Box::new(draft) as Box<dyn Executor>) });
+        Engine::spawn_parts(parts, true, table, config)
+    }
+
+    fn spawn_parts<E: Executor>(
+        build: impl FnOnce() -> Result<Parts<E>, Failure> + Send + 'static,
+        drafts: bool,
         table: TokenTable,
         config: EngineConfig,
     ) -> Result<Self, StartError> {
@@ -162,13 +199,17 @@ impl Engine {
         let (limits, capacity) =
             started.recv().unwrap_or_else(|_| Err(StartError::Panicked(String::new())))?;
         let vocabulary = Vocabulary::new(table, limits.vocab);
-        Ok(Engine { jobs: Some(jobs), thread: Some(thread), shared, config, limits, capacity, vocabulary })
+        let (jobs, thread) = (Some(jobs), Some(thread));
+        Ok(Engine { jobs, thread, shared, config, limits, capacity, vocabulary, drafts })
     }
 
     /// Hands a request over. Never waits, but compiles its constraint, if it has one: milliseconds, for the first one of an
     /// engine up to a second more.
     pub fn submit(&self, request: Request) -> Result<Handle, SubmitError> {
         request.validate(&self.limits, self.capacity)?;
+        if request.draft > 0 && !self.drafts {
+            return Err(RequestError::NoDraft(request.draft).into());
+        }
         let constraint = request.constraint.as_ref().map(|constraint| self.vocabulary.compile(constraint));
         let constraint = constraint.transpose().map_err(RequestError::from)?;
         self.hand_over(request, constraint, None)
@@ -256,13 +297,18 @@ impl EngineConfig {
 }
 
 fn start<E: Executor>(
-    build: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
+    build: impl FnOnce() -> Result<Parts<E>, Failure>,
     table: Arc<TokenTable>,
     config: &EngineConfig,
 ) -> Result<Scheduler<E>, StartError> {
-    let executor =
+    let parts =
         catch_unwind(AssertUnwindSafe(build)).map_err(|panic| StartError::Panicked(message(&*panic)))?;
-    Ok(Scheduler::new(executor.map_err(StartError::Executor)?, table, config)?)
+    let Parts { executor, draft } = parts.map_err(StartError::Executor)?;
+    let scheduler = Scheduler::new(executor, table, config)?;
+    Ok(match draft {
+        Some(draft) => scheduler.with_draft(draft)?,
+        None => scheduler,
+    })
 }
 
 /// The thread's life after its start.
@@ -337,6 +383,7 @@ impl Iterator for Handle {
         }
         let event = self.source.recv().unwrap_or_else(|| Event::Finished {
             reason: FinishReason::Error(format!("the engine has stopped: {}", self.shared.ended())),
+            rest: Vec::new(),
             usage: self.usage,
             timings: Timings::default(),
         });

@@ -32,7 +32,8 @@ pub enum Event {
     Token {
         /// The token.
         id: TokenId,
-        /// Bytes of the text that it settles: its own, earlier ones that a stop string might have claimed, or none.
+        /// Bytes of the text that it settles: its own, earlier ones that a stop string might have claimed, or none. A token that a
+        /// banned string might still begin with is not told of.
         /// All events together give the text; whole characters only if tokens are.
         bytes: Vec<u8>,
         /// If asked for.
@@ -47,6 +48,8 @@ pub enum Event {
     Finished {
         /// Why.
         reason: FinishReason,
+        /// Bytes of the text that no token's event had: only after [`FinishReason::Banned`].
+        rest: Vec<u8>,
         /// Counts.
         usage: Usage,
         /// Durations.
@@ -61,6 +64,9 @@ pub enum FinishReason {
     Stop(Stopped),
     /// As long as the request, the context or the cache allows.
     Length,
+    /// Each token that could come next would be one with which a banned string begins, or a thousand have been tried in vain:
+    /// see [`Request::banned`](crate::Request::banned).
+    Banned,
     /// The text was embedded.
     Embedded,
     /// By its client, or by the engine's end.
@@ -92,9 +98,10 @@ pub struct Usage {
     /// Those of them that were not computed, as an earlier request had done so: whole blocks
     /// ([`Limits::block_tokens`](crate::executor::Limits::block_tokens), 64 with our models), so none of a shorter prompt.
     pub cached_tokens: usize,
-    /// Tokens generated, an end-of-generation token included: the number of [`Event::Token`]s.
+    /// Tokens generated, an end-of-generation token included and those taken back for a banned string not: the number of
+    /// [`Event::Token`]s.
     pub completion_tokens: usize,
-    /// Tokens that were guessed ([`Request::lookup`](crate::Request::lookup)).
+    /// Tokens that were guessed ([`Request::lookup`](crate::Request::lookup), [`Request::draft`](crate::Request::draft)).
     pub guessed_tokens: usize,
     /// Those of them that were right.
     pub accepted_tokens: usize,
@@ -159,9 +166,9 @@ impl Sink {
     }
 
     /// Sends the last event, which always has room. A reader that has gone needs none.
-    pub(crate) fn finish(self, reason: FinishReason, usage: Usage, timings: Timings) {
+    pub(crate) fn finish(self, reason: FinishReason, rest: Vec<u8>, usage: Usage, timings: Timings) {
         self.unread.fetch_add(1, Ordering::Relaxed);
-        let _ = self.events.send(Event::Finished { reason, usage, timings });
+        let _ = self.events.send(Event::Finished { reason, rest, usage, timings });
     }
 }
 
@@ -169,6 +176,14 @@ impl Source {
     /// Waits; `None` if the engine's end was dropped without a last event.
     pub(crate) fn recv(&self) -> Option<Event> {
         let event = self.events.recv().ok()?;
+        self.unread.fetch_sub(1, Ordering::Relaxed);
+        Some(event)
+    }
+
+    /// What is there already.
+    #[cfg(test)]
+    pub(crate) fn try_recv(&self) -> Option<Event> {
+        let event = self.events.try_recv().ok()?;
         self.unread.fetch_sub(1, Ordering::Relaxed);
         Some(event)
     }

@@ -146,11 +146,11 @@ pub struct StepOutput {
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepError {
-    /// These sequences' rows failed (for example a NaN in the logits); the others have their results.
+    /// These rows failed (for example by a NaN in the logits); the others have their results.
     #[error("{what}")]
     Rows {
-        /// Whose rows.
-        seqs: Vec<SeqId>,
+        /// Their places in the plan.
+        rows: Vec<usize>,
         /// What happened.
         what: String,
     },

@@ -265,7 +265,7 @@ impl Executor for FakeExecutor {
         assert_eq!(step, oldest, "steps are waited for in order");
         let (mut failed, mut what) = match (self.on_wait)(step, &plan) {
             Ok(()) => (Vec::new(), String::new()),
-            Err(StepError::Rows { seqs, what }) => (seqs, what),
+            Err(StepError::Rows { rows, what }) => (rows, what),
             Err(error) => return Err(error),
         };
         let ids: Vec<Option<Vec<TokenId>>> = plan.rows.iter().map(|row| self.ids(&row.tokens)).collect();
@@ -273,9 +273,9 @@ impl Executor for FakeExecutor {
             self.write(row, ids.as_deref().unwrap_or_default());
         }
         out.rows.clear();
-        for (row, ids) in plan.rows.iter().zip(&ids) {
+        for (index, (row, ids)) in plan.rows.iter().zip(&ids).enumerate() {
             let result = match ids.as_ref().and_then(|ids| ids.last()) {
-                Some(&last) if !failed.contains(&row.seq) => {
+                Some(&last) if !failed.contains(&index) => {
                     let prefix = self.attend(row);
                     self.output(row, last, prefix)
                 }
@@ -283,7 +283,7 @@ impl Executor for FakeExecutor {
                 _ => Err(String::new()),
             };
             out.rows.push(result.unwrap_or_else(|error| {
-                failed.push(row.seq);
+                failed.push(index);
                 if what.is_empty() {
                     what = error;
                 }
@@ -292,7 +292,7 @@ impl Executor for FakeExecutor {
         }
         let token = |row: &RowOutput| if let RowOutput::Token(id) = row { Some(*id) } else { None };
         self.sampled = (step, out.rows.iter().map(token).collect());
-        if failed.is_empty() { Ok(()) } else { Err(StepError::Rows { seqs: failed, what }) }
+        if failed.is_empty() { Ok(()) } else { Err(StepError::Rows { rows: failed, what }) }
     }
 }
 

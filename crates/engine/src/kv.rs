@@ -390,6 +390,17 @@ impl Kv {
         Ok(())
     }
 
+    /// The same, so that the positions from there on may be written anew: where their block is others' too, all of it is
+    /// forgotten. [`Sequence::len`] says how many positions are left.
+    pub fn rewind(&mut self, sequence: &mut Sequence, len: usize) -> Result<(), KvError> {
+        let block = len / self.block_tokens;
+        let shared = self.pools.iter().zip(&sequence.tables).any(|(pool, table)| {
+            let own = block.checked_sub(table.first).and_then(|place| table.blocks.get(place));
+            own.is_some_and(|&own| pool.refs[own as usize] > 1)
+        });
+        self.truncate(sequence, if shared { block * self.block_tokens } else { len })
+    }
+
     /// Begins a sequence that shares the whole blocks of another's first `len` positions; its [`Sequence::len`] says
     /// how many positions those are. Shared blocks are read only; what follows is written to blocks of its own.
     pub fn fork(&mut self, of: &Sequence, len: usize, positions: usize) -> Result<Sequence, KvError> {

@@ -40,7 +40,8 @@ pub use embedding::{EmbedRequest, Pooling};
 pub use engine::{Engine, EngineConfig, Handle, StartError, SubmitError};
 pub use event::{Canceller, Event, FinishReason, Stopped, Timings, Usage};
 pub use request::{
-    MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, Request, RequestError, Stop, TokenTable,
+    MAX_BANNED_BYTES, MAX_BANNED_STRINGS, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, Request,
+    RequestError, Stop, TokenTable, check_banned,
 };
 pub use sampling::{Logprobs, SamplingParams};
 pub use session::Session;

@@ -10,6 +10,10 @@ use crate::sampling::SamplingParams;
 pub const MAX_STOP_STRINGS: usize = 16;
 /// Longest stop string, in bytes.
 pub const MAX_STOP_BYTES: usize = 256;
+/// Most banned strings of a request.
+pub const MAX_BANNED_STRINGS: usize = 64;
+/// Longest banned string, in bytes.
+pub const MAX_BANNED_BYTES: usize = 256;
 /// Most alternatives reported per token.
 pub const MAX_TOP_LOGPROBS: u8 = 20;
 
@@ -24,11 +28,20 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// What ends the text.
     pub stop: Stop,
+    /// Strings that the generated text never has in it, byte for byte, wherever token borders fall. When one is complete, the
+    /// text is set back to before the token in which it began, and another one is chosen there: all that are excluded at a place
+    /// are no candidates, and all else is as it was, the random number too. Of strings that end together the shortest counts, and
+    /// it counts before a stop string that ends there too. [`FinishReason::Banned`](crate::FinishReason::Banned) if that leaves
+    /// no token. Tokens that may have to be taken back are not told of until they are certain.
+    pub banned: Vec<Vec<u8>>,
     /// Report the log-probability of every token, and of this many of the most probable ones.
     pub logprobs: Option<u8>,
     /// Up to so many tokens are guessed from what has been said before and checked in one step (prompt lookup); 0 guesses
-    /// nothing. The text is the same. Where tokens are sampled on the host, as with a constraint, nothing is guessed.
+    /// nothing. The text is the same.
     pub lookup: usize,
+    /// Up to so many tokens are guessed by the engine's draft model, instead of from what has been said; 0 guesses nothing.
+    /// The text is the same.
+    pub draft: usize,
     /// What the text has to be. Its tokens are sampled on the host.
     pub constraint: Option<Constraint>,
     /// Requests with more come first, and are the last to be set back when the cache is full.
@@ -95,6 +108,12 @@ pub enum RequestError {
     /// A constraint that cannot be honoured.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
+    /// Guesses by a model that is not there.
+    #[error("draft is {0}, but the engine has no draft model")]
+    NoDraft(usize),
+    /// Two ways to guess at once.
+    #[error("lookup and draft are both given: tokens are guessed in one way or the other")]
+    Guesses,
     /// A number out of its range.
     #[error("{field} is {found}, must be {bound}")]
     Range {
@@ -112,10 +131,6 @@ impl Request {
     /// the cache is smaller. Of a constraint only where it begins is: it is compiled when the request is
     /// submitted.
     pub fn validate(&self, limits: &Limits, positions: usize) -> Result<(), RequestError> {
-        let count = |field, found, max| match found > max {
-            true => Err(RequestError::TooLong { field, found, max }),
-            false => Ok(()),
-        };
         if limits.bidirectional {
             return Err(RequestError::Encoder);
         }
@@ -128,6 +143,10 @@ impl Request {
             }
             count("stop.strings bytes", string.len(), MAX_STOP_BYTES)?;
         }
+        check_banned(&self.banned)?;
+        if self.lookup > 0 && self.draft > 0 {
+            return Err(RequestError::Guesses);
+        }
         count("logprobs", self.logprobs.unwrap_or(0).into(), MAX_TOP_LOGPROBS.into())?;
         if self.max_tokens == Some(0) {
             return Err(RequestError::Range { field: "max_tokens", found: 0.0, bound: "at least 1" });
@@ -139,6 +158,29 @@ impl Request {
         }
         self.sampling.validate(limits.vocab)
     }
+}
+
+fn count(field: &'static str, found: usize, max: usize) -> Result<(), RequestError> {
+    match found > max {
+        true => Err(RequestError::TooLong { field, found, max }),
+        false => Ok(()),
+    }
+}
+
+/// Refuses what [`Request::banned`] cannot be: too many strings, an empty one, one that is too long.
+///
+/// # Errors
+///
+/// [`RequestError::TooLong`], [`RequestError::Empty`].
+pub fn check_banned(strings: &[impl AsRef<[u8]>]) -> Result<(), RequestError> {
+    count("banned strings", strings.len(), MAX_BANNED_STRINGS)?;
+    for string in strings.iter().map(AsRef::as_ref) {
+        if string.is_empty() {
+            return Err(RequestError::Empty { field: "a banned string" });
+        }
+        count("a banned string, in bytes,", string.len(), MAX_BANNED_BYTES)?;
+    }
+    Ok(())
 }
 
 /// Refuses a prompt without tokens, with unknown ones, or with more than `positions`.

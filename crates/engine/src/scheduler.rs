@@ -11,12 +11,17 @@
 //! all others of its priority, until it can go on from the tokens that it has, of which the prefix cache still has what nobody
 //! needed. The first of the highest priority is never set back for others, so there is always one that gets on.
 //!
-//! A request may have its next tokens guessed. They are rows of their own behind the row of its last token, each of
+//! A text in which a banned string comes to be goes back to where it began, and on with another token (`text.rs`); what steps in
+//! flight compute of it is passed over.
+//!
+//! A request may have its next tokens guessed, from what has been said (`lookup.rs`) or by a draft model (`draft.rs`). They are rows of their own behind the row of its last token, each of
 //! which samples what comes after it, as that is the same whoever else is in a step; those up to the first wrong one count, and the
 //! rest is taken back. Such a request is in one step at a time.
 
+mod draft;
 mod lookup;
 mod running;
+mod text;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,16 +35,19 @@ use crate::executor::{
 };
 use crate::kv::{Kv, KvError};
 use crate::request::TokenTable;
-use crate::sampling::{Logprobs, Scratch};
-use crate::scheduler::running::Running;
+use crate::sampling::Scratch;
 
-use running::Waiting;
+use draft::Drafter;
 pub(crate) use running::{Job, Place};
+use running::{Running, Waiting};
+use text::Chosen;
 
 /// All requests of an executor.
 pub(crate) struct Scheduler<E> {
     executor: E,
     kv: Kv,
+    /// Who guesses, for requests that ask for it.
+    drafter: Option<Drafter>,
     table: Arc<TokenTable>,
     max_running: usize,
     step_tokens: usize,
@@ -68,6 +76,8 @@ struct Flight {
 /// A row in flight.
 struct FlightRow {
     seq: SeqId,
+    /// [`Running::turn`] of the sequence when it was submitted.
+    turn: usize,
     /// Positions of its first token, and after its last one.
     start: usize,
     end: usize,
@@ -82,7 +92,7 @@ enum Resolved {
     /// Part of the prompt was read.
     Read,
     /// A token was generated.
-    Token(TokenId, Option<Logprobs>),
+    Token(Chosen),
     /// Hidden states were computed; maybe the last ones of those that the embedding is made of.
     Pooled(Option<Vec<f32>>),
 }
@@ -109,8 +119,15 @@ impl<E: Executor> Scheduler<E> {
             out: StepOutput::default(),
             scratch: Scratch::default(),
             next_seq: 0,
+            drafter: None,
             executor,
         })
+    }
+
+    /// The same, with a draft model.
+    pub(crate) fn with_draft(self, executor: Box<dyn Executor>) -> Result<Self, KvError> {
+        let drafter = Drafter::new(executor, self.limits().vocab)?;
+        Ok(Scheduler { drafter: Some(drafter), ..self })
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -143,20 +160,23 @@ impl<E: Executor> Scheduler<E> {
         }
         let Some(flight) = self.in_flight.pop_front() else { return Ok(()) };
         self.constrain(&flight);
-        self.wait(&flight)?;
+        let (failed, what) = self.wait(&flight)?;
         for (index, row) in flight.rows.iter().enumerate() {
-            // Who has finished in the meantime is passed over.
-            let Some(at) = self.find(row.seq) else { continue };
+            // Who has finished or gone back in the meantime is passed over, and so is what follows a wrong guess.
+            let Some(at) = self.find_row(row) else { continue };
             if !self.running[at].was_right(row.end, row.guess) {
                 continue;
             }
-            let applied = self.resolve(at, row, index).and_then(|resolved| self.apply(at, row, resolved));
+            let applied = match failed.contains(&index) {
+                true => Err(FinishReason::Error(what.clone())),
+                false => self.settle(at, row, index),
+            };
             if let Err(reason) = applied {
                 self.finish(at, reason);
             }
         }
         for row in flight.rows.iter().filter(|row| row.guess.is_some()) {
-            if let Some(at) = self.find(row.seq) {
+            if let Some(at) = self.find_row(row) {
                 self.running[at].take_back(&mut self.kv).map_err(|error| error.to_string())?;
             }
         }
@@ -185,7 +205,7 @@ impl<E: Executor> Scheduler<E> {
         let Some(flight) = self.in_flight.back().filter(|flight| Some(flight.step) == self.last_step) else {
             return;
         };
-        if flight.rows.iter().all(|row| self.find(row.seq).is_none()) && self.executor.give_up(flight.step) {
+        if flight.rows.iter().all(|row| self.find_row(row).is_none()) && self.executor.give_up(flight.step) {
             self.in_flight.pop_back();
             self.last_step = None;
         }
@@ -234,8 +254,13 @@ impl<E: Executor> Scheduler<E> {
     /// Sets back who is last in order.
     fn set_back_last(&mut self) {
         let last = (0..self.running.len()).max_by_key(|&at| self.running[at].order());
-        let Some(at) = last else { return };
-        let set_back = self.running.remove(at).set_back(&mut self.kv);
+        last.into_iter().for_each(|at| self.set_back(at));
+    }
+
+    fn set_back(&mut self, at: usize) {
+        let mut running = self.running.remove(at);
+        self.release_draft(&mut running);
+        let set_back = running.set_back(&mut self.kv);
         let priority = set_back.job().request.priority;
         let first = self.waiting.partition_point(|waiting| waiting.job().request.priority > priority);
         self.waiting.insert(first, set_back);
@@ -249,6 +274,9 @@ impl<E: Executor> Scheduler<E> {
         // Everybody's own row comes first; guesses have what is left.
         let most = self.executor.limits().max_outputs.min(self.step_tokens);
         let mut spare = most.saturating_sub(self.running.len());
+        if let Some(drafter) = &mut self.drafter {
+            drafter.guess(&mut self.running, spare)?;
+        }
         let whole = self.limits().bidirectional;
         for prompts in [false, true] {
             for running in self.running.iter_mut().filter(|running| running.reads_prompt() == prompts) {
@@ -293,18 +321,23 @@ impl<E: Executor> Scheduler<E> {
             Ok(step) => step,
             Err(StepError::Device(what)) => return Err(what),
             // Without these it is planned again.
-            Err(StepError::Rows { seqs, what }) if self.fail(&seqs, &what) > 0 => return Ok(()),
-            Err(StepError::Rows { what, .. }) => return Err(what),
+            Err(StepError::Rows { rows, what }) => {
+                let seqs: Vec<SeqId> =
+                    rows.iter().filter_map(|&row| Some(self.plan.rows.get(row)?.seq)).collect();
+                return if self.fail(&seqs, &what) > 0 { Ok(()) } else { Err(what) };
+            }
         };
         let mut rows = Vec::with_capacity(self.plan.rows.len());
         for (index, row) in self.plan.rows.iter().enumerate() {
             let (seq, start, end) = (row.seq, row.position, row.position + row.tokens.len());
-            let guess = self.guesses[index];
-            if let Some(at) = self.find(seq) {
-                let sampled_by = matches!(row.want, Want::Token(_)).then_some((step, index));
-                self.running[at].submit(end, sampled_by, guess.is_some());
-            }
-            rows.push(FlightRow { seq, start, end, yields: row.want != Want::Nothing, guess });
+            let (guess, yields) = (self.guesses[index], row.want != Want::Nothing);
+            // All of a plan run.
+            let Some(at) = self.find(seq) else {
+                return Err(format!("{seq:?} was planned and does not run"));
+            };
+            let sampled_by = matches!(row.want, Want::Token(_)).then_some((step, index));
+            self.running[at].submit(end, sampled_by, guess.is_some());
+            rows.push(FlightRow { seq, turn: self.running[at].turn, start, end, yields, guess });
         }
         self.in_flight.push_back(Flight { step, rows });
         self.last_step = Some(step);
@@ -314,59 +347,80 @@ impl<E: Executor> Scheduler<E> {
     /// Computes the masks of a step in flight while the device computes its logits. Nothing of it is lost if the step is.
     fn constrain(&mut self, flight: &Flight) {
         for row in flight.rows.iter().filter(|row| row.yields) {
-            let Some(at) = self.find(row.seq) else { continue };
+            let Some(at) = self.find_row(row) else { continue };
             if let Err(what) = self.running[at].constrain() {
                 self.finish(at, FinishReason::Error(what));
             }
         }
     }
 
-    fn wait(&mut self, flight: &Flight) -> Result<(), String> {
-        match self.executor.wait(flight.step, &mut self.out) {
-            Ok(()) => {}
+    /// Takes the results of a step. Gives the rows that failed, and why.
+    fn wait(&mut self, flight: &Flight) -> Result<(Vec<usize>, String), String> {
+        let failed = match self.executor.wait(flight.step, &mut self.out) {
+            Ok(()) => (Vec::new(), String::new()),
             Err(StepError::Device(what)) => return Err(what),
-            Err(StepError::Rows { seqs, what }) => {
-                self.fail(&seqs, &what);
-            }
-        }
+            Err(StepError::Rows { rows, what }) => (rows, what),
+        };
         match (self.out.rows.len(), flight.rows.len()) {
             (found, expected) if found != expected => Err(format!("{found} results for {expected} rows")),
-            _ => Ok(()),
+            _ => Ok(failed),
+        }
+    }
+
+    /// Resolves and applies a row; `Err` is the end of the request. A token with which a banned string is complete makes place for
+    /// another one: from the same logits if it is that token's place and they are here, else from logits computed again.
+    fn settle(&mut self, at: usize, row: &FlightRow, index: usize) -> Result<(), FinishReason> {
+        loop {
+            let resolved = self.resolve(at, row, index)?;
+            if !self.apply(at, row, resolved)? {
+                return Ok(());
+            }
+            let here = self.running[at].tokens().len() == row.end;
+            if !here || !matches!(self.out.rows[index], RowOutput::Logits(_)) {
+                if self.running[at].go_back(&mut self.kv).is_err() {
+                    self.set_back(at);
+                }
+                return Ok(());
+            }
         }
     }
 
     /// **Resolve**: what a row came to, or why its request ends.
     fn resolve(&mut self, at: usize, row: &FlightRow, index: usize) -> Result<Resolved, FinishReason> {
+        let running = &mut self.running[at];
         match &self.out.rows[index] {
             RowOutput::Nothing if !row.yields => Ok(Resolved::Read),
-            &RowOutput::Token(id) if row.yields => Ok(Resolved::Token(id, None)),
+            &RowOutput::Token(id) if row.yields => Ok(Resolved::Token(running.sampled(id))),
             RowOutput::Logits(logits) if row.yields => {
-                let (id, logprobs) = self.running[at].choose(logits, &mut self.scratch)?;
-                Ok(Resolved::Token(id, logprobs))
+                Ok(Resolved::Token(running.choose(logits, &mut self.scratch)?))
             }
             RowOutput::Embedding(values) if row.yields => {
-                Ok(Resolved::Pooled(self.running[at].pool(row.start, row.end, values)))
+                Ok(Resolved::Pooled(running.pool(row.start, row.end, values)))
             }
             _ => Err(FinishReason::Error("the executor returned another kind of result than wanted".into())),
         }
     }
 
-    /// **Apply**: events out; `Err` is the end of the request.
-    fn apply(&mut self, at: usize, row: &FlightRow, resolved: Resolved) -> Result<(), FinishReason> {
+    /// **Apply**: events out; `Err` is the end of the request. True if its text went back.
+    fn apply(&mut self, at: usize, row: &FlightRow, resolved: Resolved) -> Result<bool, FinishReason> {
         let running = &mut self.running[at];
         running.read(row.end);
         match resolved {
-            Resolved::Read | Resolved::Pooled(None) => Ok(()),
+            Resolved::Read | Resolved::Pooled(None) => Ok(false),
             Resolved::Pooled(Some(values)) => {
                 running.job.sink.send(Event::Embedding { values })?;
                 Err(FinishReason::Embedded)
             }
-            Resolved::Token(id, logprobs) => {
-                let (bytes, reason) = running.push(id, self.table.bytes(id));
-                running.job.sink.send(Event::Token { id, bytes, logprobs })?;
-                reason.map_or(Ok(()), Err)
+            Resolved::Token(chosen) => {
+                let bytes = self.table.bytes(chosen.id);
+                running.push(chosen, bytes)
             }
         }
+    }
+
+    /// Who a row in flight is for, if there still is such.
+    fn find_row(&self, row: &FlightRow) -> Option<usize> {
+        self.find(row.seq).filter(|&at| self.running[at].turn == row.turn)
     }
 
     fn find(&self, seq: SeqId) -> Option<usize> {
@@ -387,10 +441,17 @@ impl<E: Executor> Scheduler<E> {
 
     fn finish(&mut self, at: usize, reason: FinishReason) {
         let mut running = self.running.remove(at);
+        self.release_draft(&mut running);
         if !matches!(reason, FinishReason::Error(_)) {
             running.remember_computed(&mut self.kv);
         }
         self.kv.release(running.finish(reason));
+    }
+
+    fn release_draft(&mut self, running: &mut Running) {
+        if let Some(drafter) = &mut self.drafter {
+            drafter.release(&mut running.draft);
+        }
     }
 
     /// Ends every request.

@@ -1,46 +1,84 @@
-//! Stop strings in a stream of bytes.
+//! Strings in a stream of bytes: those that end a text, and how all are found.
+
+use std::sync::Arc;
+
+/// Looks for strings in a stream of bytes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Finder {
+    patterns: Arc<[Pattern]>,
+    /// Bytes of each pattern that the text now ends with.
+    matched: Vec<usize>,
+}
+
+/// One string, matched as by Knuth, Morris and Pratt: constant work per byte on average, whatever the strings.
+#[derive(Debug)]
+struct Pattern {
+    bytes: Vec<u8>,
+    /// Length of the longest proper border of each prefix.
+    border: Vec<usize>,
+}
+
+impl Pattern {
+    fn new(bytes: Vec<u8>) -> Self {
+        let mut pattern = Pattern { border: vec![0; bytes.len()], bytes };
+        let mut matched = 0;
+        for i in 1..pattern.bytes.len() {
+            pattern.push(&mut matched, pattern.bytes[i]);
+            pattern.border[i] = matched;
+        }
+        pattern
+    }
+
+    fn push(&self, matched: &mut usize, byte: u8) {
+        while *matched > 0 && self.bytes[*matched] != byte {
+            *matched = self.border[*matched - 1];
+        }
+        *matched += usize::from(self.bytes[*matched] == byte);
+    }
+}
+
+impl Finder {
+    /// For strings that are not empty.
+    pub(crate) fn new(strings: &[Vec<u8>]) -> Self {
+        Finder {
+            patterns: strings.iter().cloned().map(Pattern::new).collect(),
+            matched: vec![0; strings.len()],
+        }
+    }
+
+    /// Whether there is nothing to look for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// Takes a byte. Gives index and length of the strings that end with it; after one, nothing more may come.
+    pub(crate) fn push(&mut self, byte: u8) -> impl Iterator<Item = (usize, usize)> {
+        for (pattern, matched) in self.patterns.iter().zip(&mut self.matched) {
+            pattern.push(matched, byte);
+        }
+        let lengths = self.patterns.iter().map(|pattern| pattern.bytes.len());
+        let whole = lengths.zip(&self.matched).map(|(len, matched)| (len, len == *matched));
+        whole.enumerate().filter(|(_, (_, whole))| *whole).map(|(index, (len, _))| (index, len))
+    }
+
+    /// How many bytes at the end of the text may be the beginning of a string.
+    pub(crate) fn undecided(&self) -> usize {
+        self.matched.iter().copied().max().unwrap_or(0)
+    }
+}
 
 /// Withholds bytes that may be the beginning of a stop string. The string that *ends* first wins, of several that end
 /// together the longest: so the result does not depend on where the text is cut into tokens.
 #[derive(Clone, Debug, Default)]
 pub struct StopMatcher {
-    patterns: Vec<Pattern>,
+    finder: Finder,
     held: Vec<u8>,
-}
-
-/// One string, matched as by Knuth, Morris and Pratt: constant work per byte on average, whatever the strings.
-#[derive(Clone, Debug)]
-struct Pattern {
-    bytes: Vec<u8>,
-    /// Length of the longest proper border of each prefix.
-    border: Vec<usize>,
-    /// Bytes of the pattern that the text now ends with.
-    matched: usize,
-}
-
-impl Pattern {
-    fn new(bytes: Vec<u8>) -> Self {
-        let mut pattern = Pattern { border: vec![0; bytes.len()], bytes, matched: 0 };
-        for i in 1..pattern.bytes.len() {
-            pattern.push(pattern.bytes[i]);
-            pattern.border[i] = pattern.matched;
-        }
-        pattern.matched = 0;
-        pattern
-    }
-
-    fn push(&mut self, byte: u8) {
-        while self.matched > 0 && self.bytes[self.matched] != byte {
-            self.matched = self.border[self.matched - 1];
-        }
-        self.matched += usize::from(self.bytes[self.matched] == byte);
-    }
 }
 
 impl StopMatcher {
     /// For strings that are not empty.
     pub fn new(strings: &[Vec<u8>]) -> Self {
-        StopMatcher { patterns: strings.iter().cloned().map(Pattern::new).collect(), held: Vec::new() }
+        StopMatcher { finder: Finder::new(strings), held: Vec::new() }
     }
 
     /// Takes the bytes of a token. Gives those that no stop string can claim any more, and the stop string that ended
@@ -48,15 +86,12 @@ impl StopMatcher {
     pub fn push(&mut self, bytes: &[u8]) -> (Vec<u8>, Option<usize>) {
         for &byte in bytes {
             self.held.push(byte);
-            self.patterns.iter_mut().for_each(|pattern| pattern.push(byte));
-            let complete = self.patterns.iter().enumerate().filter(|(_, p)| p.matched == p.bytes.len());
-            if let Some((index, pattern)) = complete.max_by_key(|(_, pattern)| pattern.bytes.len()) {
-                self.held.truncate(self.held.len() - pattern.bytes.len());
+            if let Some((index, len)) = self.finder.push(byte).max_by_key(|(_, len)| *len) {
+                self.held.truncate(self.held.len() - len);
                 return (self.finish(), Some(index));
             }
         }
-        let undecided = self.patterns.iter().map(|pattern| pattern.matched).max().unwrap_or(0);
-        (self.held.drain(..self.held.len() - undecided).collect(), None)
+        (self.held.drain(..self.held.len() - self.finder.undecided()).collect(), None)
     }
 
     /// What was withheld, when the text ends for another reason.

@@ -181,6 +181,16 @@ pub fn load_model(
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Loaded, Error> {
+    load_models(gguf, None, options, progress).map(|(loaded, _)| loaded)
+}
+
+/// Loads a model, and one that drafts for it, onto the same device. Both have to fit before either is loaded.
+pub(crate) fn load_models(
+    gguf: &Arc<Gguf>,
+    draft: Option<&Arc<Gguf>>,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Loaded, Option<AnyModel>), Error> {
     match options.device {
         DeviceChoice::Cpu => {}
         DeviceChoice::Auto => {
@@ -189,7 +199,7 @@ pub fn load_model(
             let why = why.or_else(|| encoder(gguf).map(str::to_owned));
             #[cfg(feature = "cuda")]
             if why.is_none() {
-                return load_cuda(gguf, CudaOptions::default(), options, progress);
+                return load_cuda(gguf, draft, &CudaOptions::default(), options, progress);
             }
             tracing::info!("the CPU runs the model: {}", why.unwrap_or_default());
         }
@@ -199,37 +209,75 @@ pub fn load_model(
                 GpuNumerics::F16 => minfer_cuda::Numerics::F16,
                 GpuNumerics::Int8 => minfer_cuda::Numerics::Int8,
             });
-            return load_cuda(gguf, CudaOptions { gpu, numerics, prefill }, options, progress);
+            let cuda = CudaOptions { gpu, numerics, prefill };
+            return load_cuda(gguf, draft, &cuda, options, progress);
         }
         #[cfg(not(feature = "cuda"))]
         DeviceChoice::Cuda { .. } => return Err(Error::Gpu(gpu_unavailable().unwrap_or_default())),
     }
-    let mut device = CpuDevice::new(&options.cpu).map_err(|error| match error {
-        // What was asked for, and not what happened on the way.
-        DeviceError::Fault(what) => Error::Cpu(what),
-        error => minfer_model::Error::from(error).into(),
-    })?;
-    let repacked = device.settle_repack(gguf.tensors().map(|t| t.data().len() as u64).sum());
+    let bytes = weight_bytes(gguf) + draft.map_or(0, |draft| weight_bytes(draft));
+    let device = || {
+        let mut device = CpuDevice::new(&options.cpu).map_err(|error| match error {
+            // What was asked for, and not what happened on the way.
+            DeviceError::Fault(what) => Error::Cpu(what),
+            error => minfer_model::Error::from(error).into(),
+        })?;
+        let repacked = device.settle_repack(bytes);
+        Ok::<_, Error>((device, repacked))
+    };
+    let (own, repacked) = device()?;
     if !repacked && options.cpu.repack == minfer_cpu::Repack::Auto {
         tracing::warn!("memory is short: weights stay in the file's layout (--repack off), which is slower");
     }
-    let model = AnyModel::Cpu(Model::load(gguf, device, &options.load, progress)?);
-    Ok(Loaded { model, repacked })
+    let draft = draft.map(|draft| Ok::<_, Error>((draft, device()?.0))).transpose()?;
+    let (model, draft) = load_on((gguf, own), draft, &options.load, progress)?;
+    Ok((Loaded { model: AnyModel::Cpu(model), repacked }, draft.map(AnyModel::Cpu)))
+}
+
+fn weight_bytes(gguf: &Gguf) -> u64 {
+    gguf.tensors().map(|t| t.data().len() as u64).sum()
+}
+
+/// Loads a model onto its device, and one that drafts for it onto another handle of the same one.
+fn load_on<D: minfer_ops::Device>(
+    (gguf, device): (&Arc<Gguf>, D),
+    draft: Option<(&Arc<Gguf>, D)>,
+    load: &LoadOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Model<D>, Option<Model<D>>), Error> {
+    let Some((draft, draft_device)) = draft else {
+        return Ok((Model::load(gguf, device, load, progress)?, None));
+    };
+    // Where the draft's context ends nothing is guessed.
+    let context = DecoderSpec::from_gguf(draft)?.context;
+    let draft_load = LoadOptions { context: load.context.map(|asked| asked.min(context)), ..load.clone() };
+    let needed = minfer_model::plan_memory(gguf, &device, load)?.total();
+    let draft_needed = minfer_model::plan_memory(draft, &draft_device, &draft_load)?.total();
+    let free = device.free_bytes().map_err(minfer_model::Error::from)?;
+    if let Some(free) = free.filter(|free| needed.saturating_add(draft_needed) > *free) {
+        return Err(Error::DraftMemory { needed, draft: draft_needed, free });
+    }
+    let (own, all) = (weight_bytes(gguf), weight_bytes(gguf) + weight_bytes(draft));
+    let model = Model::load(gguf, device, load, &mut |done, _| progress(done, all))?;
+    let draft = Model::load(draft, draft_device, &draft_load, &mut |done, _| progress(own + done, all))?;
+    Ok((model, Some(draft)))
 }
 
 #[cfg(feature = "cuda")]
 fn load_cuda(
     gguf: &Arc<Gguf>,
-    cuda: CudaOptions,
+    draft: Option<&Arc<Gguf>>,
+    cuda: &CudaOptions,
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Loaded, Error> {
-    let device = CudaDevice::new(&cuda).map_err(|why| Error::Gpu(why.to_string()))?;
-    let free = device.free_memory().map_err(minfer_model::Error::from)?;
-    let planned = minfer_model::plan_memory(gguf, &device, &options.load)?.total();
-    let model = Model::load(gguf, device, &options.load, progress)?;
+) -> Result<(Loaded, Option<AnyModel>), Error> {
+    let device = || CudaDevice::new(cuda).map_err(|why| Error::Gpu(why.to_string()));
+    let own = device()?;
+    let free = own.free_memory().map_err(minfer_model::Error::from)?;
+    let planned = minfer_model::plan_memory(gguf, &own, &options.load)?.total();
+    let draft = draft.map(|draft| Ok::<_, Error>((draft, device()?))).transpose()?;
+    let (model, draft) = load_on((gguf, own), draft, &options.load, progress)?;
     let taken = free.saturating_sub(model.device().free_memory().map_err(minfer_model::Error::from)?);
     tracing::info!(free, planned, taken, "bytes of the GPU's memory");
-    let model = AnyModel::Cuda(model);
-    Ok(Loaded { model, repacked: false })
+    Ok((Loaded { model: AnyModel::Cuda(model), repacked: false }, draft.map(AnyModel::Cuda)))
 }

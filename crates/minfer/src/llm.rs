@@ -12,11 +12,11 @@ use minfer_engine::{
     Pooling, Request, RequestError, SamplingParams, StartError, Stop, SubmitError, TokenTable, Usage,
 };
 use minfer_gguf::Gguf;
-use minfer_model::LoadOptions;
+use minfer_model::{DecoderSpec, LoadOptions};
 use minfer_tokenizer::{Characters, ChatTemplate, EncodeOptions, TemplateInput, Tokenizer};
 use serde::{Deserialize, Serialize};
 
-use crate::device::{DeviceChoice, Loaded, load_model};
+use crate::device::{DeviceChoice, Loaded, load_models};
 use crate::facts::Facts;
 use crate::source::{Cache, Source, SourceError};
 use crate::vocabulary::model_vocabulary;
@@ -61,6 +61,30 @@ pub enum Error {
         rows: u64,
         /// Tokens of the vocabulary.
         tokens: u64,
+    },
+    /// A draft model of another vocabulary.
+    #[error(
+        "the draft model cannot guess for the model: its token {id} is {draft:?}, the model's is {token:?}"
+    )]
+    DraftVocabulary {
+        /// The first token that differs.
+        id: u32,
+        /// What it is for the draft model.
+        draft: String,
+        /// What it is for the model.
+        token: String,
+    },
+    /// A model and a draft model without the memory for both.
+    #[error(
+        "the model and its draft do not fit: {needed} and {draft} bytes are needed, {free} are free; a smaller context (--ctx) needs less"
+    )]
+    DraftMemory {
+        /// Bytes of the model.
+        needed: u64,
+        /// Bytes of the draft model.
+        draft: u64,
+        /// Bytes that are free.
+        free: u64,
     },
     /// A template that cannot be used, or that refuses a conversation.
     #[error(transparent)]
@@ -151,15 +175,20 @@ pub struct Generate {
     pub dry_breakers: DryBreakers,
     /// Strings that end the text before themselves.
     pub stop: Vec<String>,
+    /// Strings that the text never has in it, byte for byte: where one is complete, the text goes back to where it began, as in
+    /// [`Request::banned`]. Nothing of it is ever shown.
+    pub banned: Vec<String>,
     /// Report the log-probability of every token, and of this many of the most probable ones.
     pub logprobs: Option<u8>,
-    /// What the text has to be; such a request has no use for `lookup`.
+    /// What the text has to be.
     pub constraint: Option<Grammar>,
     /// The constraint begins after the first occurrence of this text, or special token: that with which a model ends its
     /// reasoning, for example. Before that the text is free, but cannot end.
     pub constrain_after: Option<String>,
     /// As [`Request::lookup`].
     pub lookup: usize,
+    /// As [`Request::draft`], for a model that was loaded by [`Llm::with_draft`].
+    pub draft: usize,
     /// As [`Request::priority`].
     pub priority: i32,
     /// As [`Request::deadline`].
@@ -226,18 +255,50 @@ impl Llm {
         options: &Options,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Llm, Error> {
+        Llm::from_files(gguf, None, options, progress)
+    }
+
+    /// The same with a draft model, a smaller one of the same vocabulary, that guesses tokens for requests that ask for it
+    /// ([`Generate::draft`]): the model checks several of its guesses in one step, and the text is the same. It runs on the same
+    /// device, with a cache of its own. One of the vocabularies may have more tokens than the other, at its end.
+    ///
+    /// # Errors
+    ///
+    /// All of [`Llm::from_gguf`] for either file; [`Error::DraftVocabulary`], [`Error::DraftMemory`].
+    pub fn with_draft(
+        gguf: &Arc<Gguf>,
+        draft: &Arc<Gguf>,
+        options: &Options,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Llm, Error> {
+        Llm::from_files(gguf, Some(draft), options, progress)
+    }
+
+    fn from_files(
+        gguf: &Arc<Gguf>,
+        draft: Option<&Arc<Gguf>>,
+        options: &Options,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Llm, Error> {
         let start = Instant::now();
         let tokenizer = model_vocabulary(gguf, options.pre.as_deref())?;
         for warning in tokenizer.warnings() {
             tracing::info!("vocabulary: {warning}");
         }
+        if let Some(draft) = draft {
+            check_draft(&tokenizer, draft, options)?;
+        }
         let template = ChatTemplate::from_gguf(gguf.metadata())?;
-        let Loaded { model, repacked } = load_model(gguf, options, progress)?;
+        let (Loaded { model, repacked }, draft) = load_models(gguf, draft, options, progress)?;
         tracing::info!(device = model.describe(), repacked, "model loaded");
         // How many run together is for the cache to say: it holds `sequences` of full length, or more that are shorter.
         let config = EngineConfig { step_tokens: model.limits().max_tokens, ..EngineConfig::default() };
         let (pooling, embedding_width) = (embed::pooling_of(model.spec()), model.spec().d_model);
-        let engine = Engine::new(model, token_table(&tokenizer), config)?;
+        let table = token_table(&tokenizer);
+        let engine = match draft {
+            Some(draft) => Engine::with_draft(model, draft, table, config)?,
+            None => Engine::new(model, table, config)?,
+        };
         let (facts, load_time) = (Facts::of(gguf), start.elapsed());
         Ok(Llm { engine, tokenizer, template, facts, pooling, embedding_width, load_time })
     }
@@ -277,8 +338,10 @@ impl Llm {
             max_tokens: options.max_tokens,
             sampling,
             stop,
+            banned: options.banned.iter().map(|string| string.clone().into_bytes()).collect(),
             logprobs: options.logprobs,
             lookup: options.lookup,
+            draft: options.draft,
             constraint: self.constraint(options)?,
             priority: options.priority,
             deadline: options.deadline,
@@ -353,6 +416,25 @@ impl Llm {
     /// How long loading took.
     pub fn load_time(&self) -> Duration {
         self.load_time
+    }
+}
+
+/// Refuses a draft model whose tokens are not the model's, as far as both have them, and one that is an encoder.
+fn check_draft(tokenizer: &Tokenizer, draft: &Gguf, options: &Options) -> Result<(), Error> {
+    let drafts = model_vocabulary(draft, options.pre.as_deref())?;
+    let of = |tokenizer: &Tokenizer, id| {
+        let kind = if tokenizer.is_special(id) { " (special)" } else { "" };
+        format!("{}{kind}", tokenizer.piece(id).unwrap_or_default())
+    };
+    for id in 0..tokenizer.vocab_size().min(drafts.vocab_size()) as u32 {
+        if of(tokenizer, id) != of(&drafts, id) {
+            let (draft, token) = (of(&drafts, id), of(tokenizer, id));
+            return Err(Error::DraftVocabulary { id, draft, token });
+        }
+    }
+    match DecoderSpec::from_gguf(draft)?.bidirectional() {
+        true => Err(StartError::Draft.into()),
+        false => Ok(()),
     }
 }
 
@@ -443,7 +525,7 @@ impl Generation {
                     let text = self.characters.push(&bytes);
                     return Some(Ok(Piece { text, token: Some(id), logprobs }));
                 }
-                Event::Finished { reason, usage, timings } => {
+                Event::Finished { reason, rest, usage, timings } => {
                     let failure = match &reason {
                         FinishReason::Error(what) => Some(Error::Generation(what.clone())),
                         FinishReason::SlowReader(events) => {
@@ -456,7 +538,7 @@ impl Generation {
                     if let Some(failure) = failure {
                         return Some(Err(failure));
                     }
-                    let text = self.characters.finish();
+                    let text = self.characters.push(&rest) + &self.characters.finish();
                     return (!text.is_empty()).then_some(Ok(Piece { text, token: None, logprobs: None }));
                 }
             }

@@ -346,7 +346,7 @@ impl<D: Device> Model<D> {
         if step.failed.is_empty() {
             return Ok(());
         }
-        Err(StepError::Rows { seqs: step.failed.iter().map(|i| plan.rows[*i].seq).collect(), what })
+        Err(StepError::Rows { rows: step.failed.clone(), what })
     }
 }
 

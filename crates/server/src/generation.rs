@@ -100,8 +100,8 @@ fn read(choice: usize, handle: Handle, model: &dyn Model, reading: Reading, send
                 }
                 News::Delta { events, logprobs: logprobs.map(|logprobs| (id, logprobs)) }
             }
-            Event::Finished { mut reason, usage, .. } => {
-                let rest = characters.finish();
+            Event::Finished { mut reason, rest, usage, .. } => {
+                let rest = characters.push(&rest) + &characters.finish();
                 let mut events = match parser.take() {
                     Some(mut parser) => {
                         let mut events = parser.push(&rest);

@@ -111,7 +111,7 @@ fn include_usage(fields: &mut Fields) -> Result<bool, ApiError> {
 /// `finish_reason`, or why there is none.
 fn finish_reason(reason: &FinishReason) -> Result<&'static str, ApiError> {
     match reason {
-        FinishReason::Stop(_) => Ok("stop"),
+        FinishReason::Stop(_) | FinishReason::Banned => Ok("stop"),
         FinishReason::Length | FinishReason::Deadline => Ok("length"),
         FinishReason::Embedded => Err(ApiError::server("an embedding, where a text was asked for")),
         FinishReason::Cancelled => Err(ApiError::server("the server is shutting down")),

@@ -13,12 +13,25 @@ use crate::stop::StopMatcher;
 /// The constraint of a request under way.
 pub(crate) struct Constrained {
     matcher: Matcher,
-    /// Where the text is free yet, what ends that.
+    /// Tokens that the matcher has taken.
+    taken: usize,
+    /// What the free part of the text ends with, if there is one.
     free: Option<Free>,
+    /// Whether that part is over.
+    began: bool,
     vocab: usize,
     /// Tokens that may come next, one bit each, if `ready`.
     mask: Vec<u32>,
     ready: bool,
+}
+
+/// How far a text had come, to go back to.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    taken: usize,
+    began: bool,
+    /// How much of [`Begin::AfterText`] there was.
+    text: Option<StopMatcher>,
 }
 
 /// What the free part of a text ends with.
@@ -34,7 +47,7 @@ enum Free {
 
 impl std::fmt::Debug for Constrained {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Constrained").field("free", &self.free.is_some()).finish_non_exhaustive()
+        f.debug_struct("Constrained").field("began", &self.began).finish_non_exhaustive()
     }
 }
 
@@ -53,7 +66,8 @@ impl Constrained {
                 Some(Free::Text { matcher, beyond, table: table.clone() })
             }
         };
-        Constrained { matcher, free, vocab, mask: Vec::new(), ready: false }
+        let began = free.is_none();
+        Constrained { matcher, taken: 0, free, began, vocab, mask: Vec::new(), ready: false }
     }
 
     /// Computes the mask of the next token, unless it is there. `ends` are the tokens that end the text. An error is that
@@ -65,12 +79,12 @@ impl Constrained {
         let words = self.vocab.div_ceil(32);
         self.mask.clear();
         match &self.free {
-            Some(free) => {
+            Some(free) if !self.began => {
                 self.mask.resize(words, u32::MAX);
                 ends.iter().for_each(|&id| forbid(&mut self.mask, id));
                 free.beyond().for_each(|id| forbid(&mut self.mask, id));
             }
-            None => {
+            _ => {
                 let computed = self.matcher.compute_mask().map_err(|error| reason(&error))?;
                 self.mask.extend_from_slice(computed.as_slice());
                 self.mask.resize(words, 0);
@@ -94,9 +108,9 @@ impl Constrained {
 
     /// Whether the text may end here.
     pub(super) fn is_whole(&mut self) -> Result<bool, String> {
-        match self.free {
-            Some(_) => Ok(false),
-            None => self.matcher.is_accepting().map_err(|error| reason(&error)),
+        match self.began {
+            false => Ok(false),
+            true => self.matcher.is_accepting().map_err(|error| reason(&error)),
         }
     }
 
@@ -104,17 +118,36 @@ impl Constrained {
     pub(crate) fn commit(&mut self, id: TokenId, bytes: &[u8]) -> Result<bool, String> {
         self.ready = false;
         match &mut self.free {
-            Some(free) => {
-                if free.ends_with(id, bytes) {
-                    self.free = None;
-                }
+            Some(free) if !self.began => {
+                self.began = free.ends_with(id, bytes);
                 Ok(false)
             }
-            None => {
+            _ => {
                 self.matcher.consume_token(id).map_err(|error| reason(&error))?;
+                self.taken += 1;
                 Ok(self.matcher.is_stopped())
             }
         }
+    }
+
+    /// Where the text is now.
+    pub(crate) fn mark(&self) -> Mark {
+        let text = match &self.free {
+            Some(Free::Text { matcher, .. }) => Some(matcher.clone()),
+            _ => None,
+        };
+        Mark { taken: self.taken, began: self.began, text }
+    }
+
+    /// Takes tokens back, to where the text was at `mark`.
+    pub(crate) fn go_back(&mut self, mark: Mark) -> Result<(), String> {
+        self.ready = false;
+        self.matcher.rollback(self.taken - mark.taken).map_err(|error| reason(&error))?;
+        (self.taken, self.began) = (mark.taken, mark.began);
+        if let (Some(Free::Text { matcher, .. }), Some(text)) = (&mut self.free, mark.text) {
+            *matcher = text;
+        }
+        Ok(())
     }
 }
 

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use super::draft::Draft;
 use super::lookup;
+use super::text::{Chosen, Pushed, Text};
 use crate::constraint::Constrained;
 use crate::embedding::Pool;
-use crate::event::{Canceller, Event, FinishReason, Sink, Stopped, Timings, Usage};
+use crate::event::{Canceller, Event, FinishReason, Sink, Timings, Usage};
 use crate::executor::{SeqId, StepId, TokenId, Tokens, Want};
 use crate::kv::{Kv, KvError, Sequence};
 use crate::request::Request;
-use crate::sampling::{Logprobs, Scratch, logprobs};
-use crate::stop::StopMatcher;
+use crate::sampling::Scratch;
 
 /// A request that waits for cache.
 pub(super) enum Waiting {
@@ -61,7 +62,7 @@ impl Waiting {
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) request: Request,
-    /// Its constraint, as far as the text has come.
+    /// Its constraint, until it runs.
     pub(crate) constraint: Option<Constrained>,
     /// What its hidden states have come to, if it is to be embedded: then nothing is generated.
     pub(crate) pool: Option<Pool>,
@@ -113,7 +114,7 @@ impl Job {
         self.place = None;
         let usage = Usage { prompt_tokens: self.request.prompt.len(), ..Usage::default() };
         let timings = Timings { queue: self.submitted.elapsed(), ..Timings::default() };
-        self.sink.finish(reason, usage, timings);
+        self.sink.finish(reason, Vec::new(), usage, timings);
     }
 }
 
@@ -123,8 +124,12 @@ pub(super) struct Running {
     pub(super) id: SeqId,
     pub(super) job: Job,
     pub(super) cache: Sequence,
+    /// What the draft model has of it.
+    pub(super) draft: Draft,
     /// Positions that the executor has been given. At most one more than there are `tokens`: see `source`.
     pub(super) submitted: usize,
+    /// How often it went back: rows of before count no more.
+    pub(super) turn: usize,
     /// The row in flight that samples the token after `submitted`, for a row that takes it from there.
     pub(super) source: Option<(StepId, usize)>,
     /// Positions that were in the cache when it was first admitted.
@@ -141,9 +146,10 @@ pub(super) struct Running {
     tokens: Vec<TokenId>,
     /// Tokens at which it ends.
     max_len: usize,
-    stop: StopMatcher,
-    /// Of mirostat, after the tokens so far; it stays when the cache is given up.
-    mu: Option<f64>,
+    /// What follows from them; it stays when the cache is given up.
+    text: Text,
+    /// Generated tokens that its reader has been told of.
+    told: usize,
     seed: u64,
     admitted: Instant,
     first_token: Option<Instant>,
@@ -160,6 +166,7 @@ impl Running {
         Running {
             id,
             submitted: cached_tokens,
+            turn: 0,
             cached_tokens,
             computed: cached_tokens,
             read: cached_tokens,
@@ -167,11 +174,12 @@ impl Running {
             guessed_tokens: 0,
             accepted_tokens: 0,
             cache,
+            draft: Draft::default(),
             source: None,
             tokens,
             max_len,
-            stop: StopMatcher::new(&job.request.stop.strings),
-            mu: job.request.sampling.mirostat.first(),
+            text: Text::new(&job.request, job.constraint.take()),
+            told: 0,
             seed,
             admitted: Instant::now(),
             first_token: None,
@@ -226,22 +234,64 @@ impl Running {
     }
 
     /// Guesses for the positions after its next row of `row` tokens, at most `room`.
-    pub(super) fn guess(&self, row: &Tokens, room: usize) -> Vec<TokenId> {
+    pub(super) fn guess(&mut self, row: &Tokens, room: usize) -> Vec<TokenId> {
         let end = self.submitted + row.len();
-        let want = self.want(self.submitted, end);
-        if self.job.request.lookup == 0 || end != self.tokens.len() || !matches!(want, Want::Token(_)) {
+        if !self.is_guessed() || end != self.tokens.len() {
             return Vec::new();
         }
-        // The last token is never written, and the cache holds what it has been promised.
-        let positions = self.most_positions().min(self.cache.promised()).saturating_sub(end);
-        lookup::guess(&self.tokens, self.job.request.lookup.min(room).min(positions)).to_vec()
+        let room = room.min(self.guessable());
+        let guesses = match self.job.request.lookup {
+            0 => self.draft.take(room),
+            lookup => lookup::guess(&self.tokens, lookup.min(room)).to_vec(),
+        };
+        match guesses.first().is_some_and(|first| self.text.excluded().contains(first)) {
+            true => Vec::new(),
+            false => guesses,
+        }
+    }
+
+    /// Whether tokens are guessed: then it is in one step at a time.
+    fn is_guessed(&self) -> bool {
+        self.job.request.lookup > 0 || self.job.request.draft > 0
+    }
+
+    /// The most tokens that can be guessed after all that are known: the last one is never written, and the cache holds what it has
+    /// been promised.
+    fn guessable(&self) -> usize {
+        self.most_positions().min(self.cache.promised()).saturating_sub(self.tokens.len())
+    }
+
+    /// How many guesses of the draft model its next row can have behind it, at most `room`; none if it does not generate.
+    pub(super) fn wants_guesses(&self, room: usize) -> usize {
+        match self.left() {
+            1 => self.job.request.draft.min(room).min(self.guessable()),
+            _ => 0,
+        }
+    }
+
+    /// The draft model begins to guess what comes next.
+    pub(super) fn begin_draft(&mut self) {
+        self.draft.begin(self.text.mu());
+    }
+
+    /// What the draft model's row that ends before `end` should yield: as the model's own, except that masks and what is excluded
+    /// are not looked at.
+    pub(super) fn want_draft(&self, end: usize) -> Want {
+        let sampling = &self.job.request.sampling;
+        if sampling.device_can() { Want::Token(sampling.spec(self.seed, end)) } else { Want::Logits }
+    }
+
+    /// Guesses the next token from the draft model's logits.
+    pub(super) fn choose_draft(&mut self, logits: &[f32], scratch: &mut Scratch) -> Option<TokenId> {
+        let (tokens, mu) = self.draft.state();
+        self.job.request.sampling.choose(logits, (self.seed, tokens), mu, None, scratch).ok()
     }
 
     /// The token after position `end` is sampled by row `row` of `step`, which nobody has to wait for; `guess` says that it
     /// follows a guess.
     pub(super) fn submit(&mut self, end: usize, sampled_by: Option<(StepId, usize)>, guess: bool) {
         self.submitted = end;
-        self.source = if guess || self.job.request.lookup > 0 { None } else { sampled_by };
+        self.source = if guess || self.is_guessed() { None } else { sampled_by };
         if guess {
             self.guesses += 1;
             self.guessed_tokens += 1;
@@ -263,6 +313,11 @@ impl Running {
     pub(super) fn take_back(&mut self, kv: &mut Kv) -> Result<(), KvError> {
         self.submitted -= std::mem::take(&mut self.guesses);
         kv.truncate(&mut self.cache, self.submitted)
+    }
+
+    /// The prompt and what has been generated.
+    pub(super) fn tokens(&self) -> &[TokenId] {
+        &self.tokens
     }
 
     /// Known tokens that have not been submitted.
@@ -289,7 +344,10 @@ impl Running {
             pool.want(start, end, self.tokens.len())
         } else if end < self.tokens.len() {
             Want::Nothing
-        } else if request.logprobs.is_some() || request.constraint.is_some() || !request.sampling.device_can()
+        } else if request.logprobs.is_some()
+            || request.constraint.is_some()
+            || !request.sampling.device_can()
+            || end == self.tokens.len() && !self.text.excluded().is_empty()
         {
             Want::Logits
         } else {
@@ -299,25 +357,17 @@ impl Running {
 
     /// Computes which tokens may come next.
     pub(super) fn constrain(&mut self) -> Result<(), String> {
-        let Job { request, constraint, .. } = &mut self.job;
-        let constraint = constraint.as_mut();
-        constraint.map_or(Ok(()), |constraint| constraint.prepare(&request.stop.tokens))
+        self.text.prepare(&self.job.request.stop.tokens)
+    }
+
+    /// A token that the executor has sampled.
+    pub(super) fn sampled(&self, id: TokenId) -> Chosen {
+        self.text.sampled(id)
     }
 
     /// Samples the next token from its logits, or says why there is none.
-    pub(super) fn choose(
-        &mut self,
-        logits: &[f32],
-        scratch: &mut Scratch,
-    ) -> Result<(TokenId, Option<Logprobs>), FinishReason> {
-        let mask = match &self.job.constraint {
-            Some(constraint) => Some(constraint.mask().ok_or(FinishReason::Stop(Stopped::Constraint))?),
-            None => None,
-        };
-        let Request { sampling, logprobs: top, .. } = &self.job.request;
-        let id = sampling.choose(logits, (self.seed, &self.tokens), &mut self.mu, mask, scratch);
-        let id = id.map_err(|error| FinishReason::Error(error.to_string()))?;
-        Ok((id, top.map(|top| logprobs(logits, id, top.into()))))
+    pub(super) fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) -> Result<Chosen, FinishReason> {
+        self.text.choose(&self.job.request, (self.seed, &self.tokens), logits, scratch)
     }
 
     /// The positions up to `end` have been computed.
@@ -336,37 +386,61 @@ impl Running {
         pool.add(start, end, values, self.tokens.len())
     }
 
-    /// Appends a generated token: the bytes that can be shown now, and why this is the end, if it is.
-    pub(super) fn push(&mut self, id: TokenId, bytes: &[u8]) -> (Vec<u8>, Option<FinishReason>) {
+    /// Appends a generated token, and tells of what is certain; `Err` is the end. True if it, and maybe others before it, cannot
+    /// be: then the text is shorter.
+    pub(super) fn push(&mut self, chosen: Chosen, bytes: &[u8]) -> Result<bool, FinishReason> {
         self.first_token.get_or_insert_with(Instant::now);
-        self.tokens.push(id);
-        if self.job.request.stop.tokens.contains(&id) {
-            return (self.stop.finish(), Some(FinishReason::Stop(Stopped::Token(id))));
+        let (id, full) = (chosen.id, self.tokens.len() + 1 >= self.max_len);
+        match self.text.push(&self.job.request, chosen, bytes, full)? {
+            Pushed::Back(count) => {
+                self.tokens.truncate(self.tokens.len() - count);
+                Ok(true)
+            }
+            Pushed::Next(reason) => {
+                self.tokens.push(id);
+                self.tell(reason.is_some())?;
+                reason.map_or(Ok(false), Err)
+            }
         }
-        let (mut text, stopped) = self.stop.push(bytes);
-        if let Some(string) = stopped {
-            return (text, Some(FinishReason::Stop(Stopped::String(string))));
+    }
+
+    /// Sends the tokens that are certain, or all.
+    fn tell(&mut self, all: bool) -> Result<(), FinishReason> {
+        for event in self.text.certain(all) {
+            self.job.sink.send(event)?;
+            self.told += 1;
         }
-        let committed = self.job.constraint.as_mut().map(|constraint| constraint.commit(id, bytes));
-        let full = self.tokens.len() >= self.max_len;
-        let reason = match committed {
-            Some(Err(what)) => Some(FinishReason::Error(what)),
-            Some(Ok(true)) => Some(FinishReason::Stop(Stopped::Constraint)),
-            _ => full.then_some(FinishReason::Length),
-        };
-        if reason.is_some() {
-            text.extend(self.stop.finish());
-        }
-        (text, reason)
+        Ok(())
+    }
+
+    /// Makes the cache fit tokens that are fewer than they were, so that the last of them is computed again. Fails where a sliding
+    /// window has moved past them: then the cache has to be given up.
+    pub(super) fn go_back(&mut self, kv: &mut Kv) -> Result<(), KvError> {
+        let last = self.tokens.len() - 1;
+        self.computed = self.computed.min(last);
+        kv.rewind(&mut self.cache, last)?;
+        self.submitted = self.cache.len();
+        self.computed = self.computed.min(self.submitted);
+        (self.source, self.guesses) = (None, 0);
+        self.turn += 1;
+        Ok(())
     }
 
     /// Sends the last event, and gives the cache back.
-    pub(super) fn finish(self, reason: FinishReason) -> Sequence {
+    pub(super) fn finish(mut self, mut reason: FinishReason) -> Sequence {
         let prompt_tokens = self.job.request.prompt.len();
+        let mut rest = Vec::new();
+        if reason == FinishReason::Banned {
+            // Nothing of it will be taken back any more.
+            match self.tell(true) {
+                Ok(()) => rest = self.text.rest(),
+                Err(unread) => reason = unread,
+            }
+        }
         let usage = Usage {
             prompt_tokens,
             cached_tokens: self.cached_tokens,
-            completion_tokens: self.tokens.len() - prompt_tokens,
+            completion_tokens: self.told,
             guessed_tokens: self.guessed_tokens,
             accepted_tokens: self.accepted_tokens,
         };
@@ -377,7 +451,7 @@ impl Running {
             prefill: first_token - self.admitted,
             decode: now - first_token,
         };
-        self.job.sink.finish(reason, usage, timings);
+        self.job.sink.finish(reason, rest, usage, timings);
         self.cache
     }
 }

@@ -1,7 +1,9 @@
 //! The loop, turned by hand over the fake executor, against an oracle that knows nothing of steps.
 
+mod banned;
 mod constrained;
 mod crowded;
+mod drafted;
 mod embedding;
 mod random;
 
@@ -9,13 +11,15 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::constraint::{Begin, Constraint, Grammar, Vocabulary};
+use crate::constraint::{Begin, Constrained, Constraint, Grammar, Vocabulary};
 use crate::embedding::Pool;
 use crate::event::{Canceller, Source, Stopped, Usage, channel};
 use crate::executor::{CacheGroup, Tokens};
 use crate::fake::FakeExecutor;
 use crate::request::{Request, Stop};
-use crate::sampling::{Adjust, SampleSpec, SamplingParams, bias, logprobs, penalize, sample_adjusted};
+use crate::sampling::{
+    Adjust, Logprobs, SampleSpec, SamplingParams, bias, logprobs, penalize, sample_adjusted,
+};
 
 const VOCAB: usize = 32;
 
@@ -42,28 +46,35 @@ struct Outcome {
 /// The same, from the definition: one token after the other, on the whole prefix.
 fn oracle(request: &Request, seed: u64, capacity: usize) -> Outcome {
     let (table, mut scratch) = (table(), Scratch::default());
-    let mut tokens = request.prompt.clone();
     let mut out = Outcome { ids: vec![], text: vec![], logprobs: vec![], reason: FinishReason::Length };
-    let mut mu = request.sampling.mirostat.first();
-    let mut constraint = request.constraint.as_ref().map(|c| VOCABULARY.compile(c).unwrap());
-    while out.ids.len() < request.max_tokens.unwrap_or(usize::MAX) && tokens.len() <= capacity {
+    // Per generated token, and of the next one: what is excluded there, and mirostat's number.
+    let (mut excluded, mut mus) = (vec![Vec::<TokenId>::new()], vec![request.sampling.mirostat.first()]);
+    let mut constraint = constraint_after(request, &[]);
+    let most = request.max_tokens.unwrap_or(usize::MAX).min(capacity + 1 - request.prompt.len());
+    'next: while out.ids.len() < most {
+        let tokens = [&request.prompt[..], &out.ids].concat();
         let logits = FakeExecutor::logits_after(&tokens, VOCAB);
-        let sampling = &request.sampling;
-        let spec = SampleSpec { mirostat: mu, ..sampling.spec(seed, tokens.len()) };
+        let (sampling, place) = (&request.sampling, out.ids.len());
+        let spec = SampleSpec { mirostat: mus[place], ..sampling.spec(seed, tokens.len()) };
         let window = &tokens[tokens.len().saturating_sub(sampling.penalty_window)..];
         let mut adjusted = logits.clone();
         bias(&mut adjusted, &sampling.logit_bias);
         if let Some(penalties) = sampling.penalties() {
             penalize(&mut adjusted, window, &penalties, &mut scratch);
         }
+        sampling.dry.apply(&mut adjusted, &tokens, &mut scratch);
         if let Some(constraint) = &mut constraint {
             constraint.prepare(&request.stop.tokens).unwrap();
         }
-        let mask = constraint.as_ref().map(|constraint| constraint.mask().unwrap());
-        let drawn = sample_adjusted(&adjusted, &Adjust::default(), &spec, mask, &mut scratch).unwrap();
+        let allowed = constraint.as_ref().map_or(vec![u32::MAX], |c| c.mask().unwrap().to_vec());
+        let mask = excluded[place].iter().fold(allowed[0], |mask, id| mask & !(1u32 << id));
+        let drawn = sample_adjusted(&adjusted, &Adjust::default(), &spec, Some(&[mask]), &mut scratch);
+        let Ok(drawn) = drawn else {
+            assert!(!excluded[place].is_empty(), "{drawn:?}");
+            out.reason = FinishReason::Banned;
+            return out;
+        };
         let id = drawn.token;
-        mu = mu.map(|mu| sampling.mirostat.next(mu, drawn.surprise));
-        tokens.push(id);
         out.ids.push(id);
         out.logprobs.extend(request.logprobs.map(|top| logprobs(&logits, id, top.into())));
         if request.stop.tokens.contains(&id) {
@@ -72,6 +83,24 @@ fn oracle(request: &Request, seed: u64, capacity: usize) -> Outcome {
         }
         for &byte in table.bytes(id) {
             out.text.push(byte);
+            let banned =
+                request.banned.iter().filter(|string| out.text.ends_with(string)).map(Vec::len).min();
+            if let Some(len) = banned {
+                let begin = out.text.len() - len;
+                let ends = out.ids.iter().scan(0, |end, &id| {
+                    *end += table.bytes(id).len();
+                    Some(*end)
+                });
+                let place = ends.take_while(|end| *end <= begin).count();
+                excluded.truncate(place + 1);
+                excluded[place].push(out.ids[place]);
+                mus.truncate(place + 1);
+                out.ids.truncate(place);
+                out.logprobs.truncate(place);
+                out.text = out.ids.iter().flat_map(|&id| table.bytes(id)).copied().collect();
+                constraint = constraint_after(request, &out.ids);
+                continue 'next;
+            }
             let strings = request.stop.strings.iter().enumerate();
             let ends = strings.filter(|(_, string)| out.text.ends_with(string));
             if let Some((index, string)) = ends.max_by_key(|(_, string)| string.len()) {
@@ -84,8 +113,20 @@ fn oracle(request: &Request, seed: u64, capacity: usize) -> Outcome {
             out.reason = FinishReason::Stop(Stopped::Constraint);
             return out;
         }
+        mus.push(mus[place].map(|mu| sampling.mirostat.next(mu, drawn.surprise)));
+        excluded.push(vec![]);
     }
     out
+}
+
+/// The state of a request's constraint after these tokens.
+fn constraint_after(request: &Request, ids: &[TokenId]) -> Option<Constrained> {
+    let mut constraint = VOCABULARY.compile(request.constraint.as_ref()?).unwrap();
+    for &id in ids {
+        constraint.prepare(&request.stop.tokens).unwrap();
+        constraint.commit(id, table().bytes(id)).unwrap();
+    }
+    Some(constraint)
 }
 
 /// A scheduler and its clients.
@@ -98,6 +139,11 @@ impl Bench {
     fn new(executor: FakeExecutor, config: EngineConfig) -> Self {
         let scheduler = Scheduler::new(executor, table().into(), &config).unwrap();
         Bench { scheduler, clients: Vec::new() }
+    }
+
+    /// With a draft model.
+    fn with_draft(self, draft: FakeExecutor) -> Self {
+        Bench { scheduler: self.scheduler.with_draft(Box::new(draft)).unwrap(), ..self }
     }
 
     fn submit(&mut self, request: Request, capacity: usize) -> Canceller {
@@ -131,6 +177,10 @@ impl Bench {
 
     fn check(&self) {
         self.scheduler.kv.check_integrity(self.scheduler.running.iter().map(|r| &r.cache)).unwrap();
+        if let Some(drafter) = &self.scheduler.drafter {
+            let live = self.scheduler.running.iter().filter_map(|r| r.draft.cache());
+            drafter.kv().check_integrity(live).unwrap();
+        }
     }
 
     fn run(&mut self) {
@@ -175,8 +225,9 @@ fn outcome(events: Vec<Event>) -> Outcome {
                 out.logprobs.extend(logprobs);
             }
             Event::Embedding { .. } => panic!("an embedding of a text to be continued"),
-            Event::Finished { reason, usage, .. } => {
+            Event::Finished { reason, rest, usage, .. } => {
                 assert_eq!(index, last);
+                out.text.extend(rest);
                 assert_eq!(usage.completion_tokens, out.ids.len());
                 assert!(prompt.is_none_or(|prompt| prompt == usage.prompt_tokens));
                 out.reason = reason;

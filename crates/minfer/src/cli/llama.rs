@@ -43,6 +43,8 @@ const ANSWERS: &[(&[&str], &str)] = &[
     (&["--no-display-prompt", "--display-prompt"], "leave it out: the prompt is never repeated"),
     (&["--log-disable", "-v", "--verbose"], "write --log LEVEL: error, warn, info, debug, trace"),
     (&["-mu", "--model-url"], "write -m URL"),
+    (&["-md", "--model-draft"], "write --draft MODEL"),
+    (&["--draft-max", "--draft-n"], "write --draft-tokens N"),
     (&["--cache-type-k"], "write --ctk TYPE"),
     (&["--cache-type-v"], "write --ctv TYPE"),
     (

@@ -6,20 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use minfer::engine::{FinishReason, MAX_TOP_LOGPROBS};
+use minfer::engine::{FinishReason, MAX_TOP_LOGPROBS, check_banned};
 use minfer::gguf::Gguf;
 use minfer::tokenizer::Tokenizer;
-use minfer::{Generate, Generation, Llm, Message, Options, Summary};
+use minfer::{Generate, Generation, Llm, Message, Options, Source, Summary};
 
 use serde_json::{Value, json};
 
 use super::Outcome;
 use super::args::{
-    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_tokens, usage,
+    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_source,
+    parse_tokens, usage,
 };
 use super::constraint::ConstraintArgs;
 use super::interrupt::{interrupted, on_interrupt};
 use super::terminal::{note, read_stdin, utf8, with_load_bar};
+
+/// Guesses at a time: a step has results for 16 tokens, one of which is not a guess.
+const MOST_GUESSES: i64 = 15;
 
 /// Answer a prompt
 ///
@@ -53,6 +57,10 @@ pub(super) struct Args {
     /// End before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// Never have this text, byte for byte (upper and lower case differ), in the answer: where it comes up the answer goes back to
+    /// where it began, and on in another way; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    ban: Vec<String>,
     /// Print a JSON object per token instead of the text: its log-probability, and the N most probable tokens
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MAX_TOP_LOGPROBS)))]
     logprobs: Option<u8>,
@@ -60,6 +68,14 @@ pub(super) struct Args {
     /// prompt, and the same text
     #[arg(long, value_name = "N", default_value_t = 0)]
     lookup: usize,
+    /// A smaller model with the same tokens that guesses for the model, as --lookup does: faster if it is often right, and the same
+    /// text; it takes memory of its own
+    #[arg(long, value_name = "MODEL", value_parser = parse_source)]
+    draft: Option<Source>,
+    /// Tokens that --draft guesses at a time at most
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "draft",
+        value_parser = clap::value_parser!(u8).range(1..=MOST_GUESSES))]
+    draft_tokens: u8,
     #[command(flatten)]
     constraint: ConstraintArgs,
     #[command(flatten)]
@@ -80,22 +96,26 @@ impl Args {
         if self.stop.iter().any(String::is_empty) {
             return Err(usage("--stop is empty"));
         }
-        let constraint = self.constraint.grammar()?;
-        if constraint.is_some() && self.lookup > 0 {
-            return Err(usage("--lookup guesses nothing where a constraint is checked: leave it out"));
+        check_banned(&self.ban).map_err(|error| usage(format!("--ban: {error}")))?;
+        if self.draft.is_some() && self.lookup > 0 {
+            return Err(usage("--draft and --lookup: tokens are guessed in one way or the other"));
         }
+        let constraint = self.constraint.grammar()?;
         let gguf = open(&self.model.model)?;
-        let llm = self.load(&gguf)?;
+        let draft = self.draft.as_ref().map(open).transpose().context("cannot open the draft model")?;
+        let llm = self.load(&gguf, draft.as_ref())?;
         let tokens = self.tokens(&llm, &prompt)?;
         let options = Generate {
             max_tokens: self.n_predict,
             sampling,
             dry_breakers: self.sampling.dry_breakers(),
             stop: self.stop.clone(),
+            banned: self.ban.clone(),
             logprobs: self.logprobs,
             constraint,
             constrain_after: self.constraint.constrain_after.clone(),
             lookup: self.lookup,
+            draft: draft.map_or(0, |_| self.draft_tokens.into()),
             ..Generate::default()
         };
         let mut generation = llm.generate(tokens, &options).context("cannot generate")?;
@@ -137,14 +157,18 @@ impl Args {
         Ok(text)
     }
 
-    fn load(&self, gguf: &Arc<Gguf>) -> Result<Llm> {
+    fn load(&self, gguf: &Arc<Gguf>, draft: Option<&Arc<Gguf>>) -> Result<Llm> {
         let options = Options {
             device: self.device.choice()?,
             cpu: self.device.cpu(&self.threads),
             load: self.context.load(),
             pre: self.vocabulary.pre.clone(),
         };
-        with_load_bar(|progress| Llm::from_gguf(gguf, &options, progress)).context("cannot load the model")
+        let load = |progress: &mut dyn FnMut(u64, u64)| match draft {
+            Some(draft) => Llm::with_draft(gguf, draft, &options, progress),
+            None => Llm::from_gguf(gguf, &options, progress),
+        };
+        with_load_bar(load).context("cannot load the model")
     }
 
     fn tokens(&self, llm: &Llm, prompt: &str) -> Result<Vec<u32>> {
@@ -168,6 +192,9 @@ impl Args {
         if summary.reason == FinishReason::Length && self.n_predict.is_none() {
             note(&format!("the context of {} tokens is full: a larger one is given by --ctx", llm.context()));
         }
+        if summary.reason == FinishReason::Banned {
+            note("the answer ends here: whatever could come next begins a text that --ban excludes");
+        }
         let usage = summary.usage;
         // The first token comes out of the prompt's last step.
         let generated = usage.completion_tokens.saturating_sub(1);
@@ -181,8 +208,8 @@ impl Args {
             true => "given up".to_owned(),
             false => speed(usage.prompt_tokens, summary.prefill),
         };
-        let guesses = match self.lookup {
-            0 => String::new(),
+        let guesses = match (self.lookup, &self.draft) {
+            (0, None) => String::new(),
             _ => format!(", of {} guesses {} right", usage.guessed_tokens, usage.accepted_tokens),
         };
         note(&format!(

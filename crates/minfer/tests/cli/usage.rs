@@ -93,6 +93,8 @@ fn flags_of_llama_cpp_are_answered() {
         (&["run", "-sys", "s", "x"], "--system"),
         (&["run", "-hf", "model", "x"], "hf:ORG/REPO"),
         (&["run", "-hff", "m.gguf", "x"], "-m hf:ORG/REPO/m.gguf"),
+        (&["run", "-md", "m.gguf", "x"], "--draft MODEL"),
+        (&["run", "--draft-max", "8", "x"], "--draft-tokens N"),
         (&["bench", "--flash-attn", "1"], "llama.cpp's --flash-attn"),
         (&["run", "--temperature", "1", "x"], "--temp"),
     ] {
@@ -129,7 +131,6 @@ fn constraints_that_cannot_be_honoured_are_wrong_usage() {
         (&["--regex", "a", "--json-object"], "cannot be used with"),
         (&["--constrain-after", "a"], "--regex"),
         (&["--regex", "a", "--constrain-after", ""], "has 0 bytes"),
-        (&["--regex", "a", "--lookup", "2"], "--lookup guesses nothing"),
     ] {
         let text = fails(&[&["run", "-m", "no-such-file", "x"], args].concat(), 2);
         assert!(text.contains(what), "{args:?}: {text}");
@@ -151,6 +152,41 @@ fn samplers_that_there_are_not_are_wrong_usage() {
         let text = fails(&[&["run", "-m", "no-such-file", "x"], args].concat(), 2);
         assert!(text.contains(what), "{args:?}: {text}");
     }
+}
+
+/// Before a model is looked for.
+#[test]
+fn texts_that_cannot_be_banned_are_wrong_usage() {
+    let (long, many) = ("x".repeat(257), vec!["--ban=x"; 65]);
+    for (args, what) in [
+        (&["--ban", ""][..], "--ban: a banned string is empty"),
+        (&["--ban", &long], "has 257, at most 256 are possible"),
+        (&many, "banned strings has 65, at most 64 are possible"),
+    ] {
+        let text = fails(&[&["run", "-m", "no-such-file", "x"], args].concat(), 2);
+        assert!(text.contains(what), "{args:?}: {text}");
+    }
+    assert!(succeeds(&["run", "--help"]).contains("byte for byte"));
+}
+
+/// Before a model is looked for.
+#[test]
+fn drafts_that_cannot_be_are_wrong_usage() {
+    for (args, what) in [
+        (&["--draft", "also-no-file", "--lookup", "3"][..], "--draft and --lookup"),
+        (&["--draft-tokens", "3"], "--draft <MODEL>"),
+        (&["--draft", "also-no-file", "--draft-tokens", "0"], "1..=15"),
+        (&["--draft", "also-no-file", "--draft-tokens", "16"], "1..=15"),
+    ] {
+        let text = fails(&[&["run", "-m", "no-such-file", "x"], args].concat(), 2);
+        assert!(text.contains(what), "{args:?}: {text}");
+    }
+    let text = fails(&["run", "-m", tiny_model(), "--draft", "no-such-file", "x"], 1);
+    assert!(text.contains("draft") && text.contains("no-such-file"), "{text}");
+    // A model may draft for itself.
+    let output =
+        run(&["run", "-m", tiny_model(), "--draft", tiny_model(), "-n", "8", "--temp", "0", "--raw", "a"]);
+    assert!(output.status.success() && stderr(&output).contains("guesses"), "{}", stderr(&output));
 }
 
 #[test]

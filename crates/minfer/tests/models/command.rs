@@ -180,3 +180,109 @@ fn inspect_and_bench_work_on_both() {
         assert_eq!(row.lines().count(), 2, "{row}");
     }
 }
+
+/// A model that drafts for itself is nearly always right, however tokens are chosen, and changes no text.
+#[test]
+fn a_draft_does_not_change_the_text() {
+    let _cores = cores();
+    let source = format!("pip:{SMOLLM2}");
+    let samplings = [
+        &["--temp", "0"][..],
+        &["--seed", "5"],
+        &["--seed", "6", "--temp", "1.3", "--repeat-penalty", "1.2"],
+        &["--temp", "0", "--ban", "blue", "--ban", "the s"],
+        &["--temp", "0", "--regex", "(The|Because|It)[a-z ,]{40,60}\\."],
+    ];
+    for sampling in samplings {
+        let plain = run(&[&["run", "-n", "40", "Why is the sky blue?"], sampling].concat());
+        let drafted = run(&[
+            &["run", "-n", "40", "--draft", &source, "--draft-tokens", "5", "Why is the sky blue?"],
+            sampling,
+        ]
+        .concat());
+        assert_eq!(plain.stdout, drafted.stdout, "{sampling:?}");
+        let summary = String::from_utf8_lossy(&drafted.stderr).into_owned();
+        let numbers: Vec<usize> = summary.split("of ").nth(1).map_or(Vec::new(), |text| {
+            text.split([' ', ';']).filter_map(|word| word.parse().ok()).take(2).collect()
+        });
+        let [guessed, right] = numbers[..] else { panic!("{summary}") };
+        // It does not know of bans and constraints before the model has chosen.
+        let free = !sampling.iter().any(|arg| ["--ban", "--regex"].contains(arg));
+        assert!(guessed >= 20 && right >= if free { guessed * 95 / 100 } else { guessed / 4 }, "{summary}");
+    }
+}
+
+/// Vocabularies that differ are refused before anything is loaded, by the first token that does.
+#[test]
+fn a_draft_of_other_tokens_is_refused() {
+    let (gguf, draft) = (open(SMOLLM2), open(GEMMA3));
+    let loaded = Llm::with_draft(&gguf, &draft, &Options::default(), &mut |_, _| panic!("it is loaded"));
+    let error = loaded.err().expect("a refusal").to_string();
+    assert!(error.contains("its token 0 is \"<pad> (special)\", the model's is \"<|endoftext|>"), "{error}");
+}
+
+/// Who did not load a draft model cannot ask for its guesses.
+#[test]
+fn without_a_draft_none_can_be_asked_for() {
+    let _cores = cores();
+    let llm =
+        Llm::from_gguf(&open(SMOLLM2), &Options::default(), &mut |_, _| {}).expect("the model is loaded");
+    let refused =
+        llm.complete("Once", &Generate { draft: 2, ..Generate::default() }).err().expect("a refusal");
+    assert!(refused.to_string().contains("no draft model"), "{refused}");
+}
+
+/// The answer has no trace of what is banned, goes on otherwise, and is the same with guesses, with log-probabilities and on one
+/// thread; a seed repeats it.
+#[test]
+fn what_is_banned_never_comes() {
+    let _cores = cores();
+    for sampling in [&["--temp", "0"][..], &["--seed", "5"]] {
+        let of =
+            |more: &[&str]| stdout(&[&["run", "-n", "60", "Why is the sky blue?"], sampling, more].concat());
+        let plain = of(&[]);
+        // Words of it, one that spans tokens, and a letter that most of its tokens have.
+        let words: Vec<&str> = plain.split(' ').filter(|word| word.len() > 3).collect();
+        let two = format!("{} {}", words[2], words[3]);
+        for banned in [&["--ban", words[0], "--ban", words[4]][..], &["--ban", &two], &["--ban", "e"]] {
+            let text = of(banned);
+            let strings = banned.chunks(2).map(|pair| pair[1]);
+            strings.for_each(|string| assert!(!text.contains(string), "{string:?} in {text}"));
+            assert!(text.len() > 40, "{text}");
+            assert_eq!(text, of(&[banned, &["--lookup", "4"]].concat()));
+            assert_eq!(text, of(&[banned, &["-t", "1"]].concat()));
+            let json = of(&[banned, &["--logprobs", "0"]].concat());
+            let bytes = json.lines().flat_map(|line| {
+                let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+                line["bytes"].as_array().expect("bytes").iter().filter_map(|b| b.as_u64()).collect::<Vec<_>>()
+            });
+            let bytes: Vec<u8> = bytes.map(|byte| byte as u8).collect();
+            let answer = String::from_utf8_lossy(&bytes).replace("<|im_end|>", "");
+            assert_eq!(answer + "\n", text);
+        }
+        // What the plain text does not have changes nothing.
+        assert_eq!(plain, of(&["--ban", "xylophone", "--ban", "Sky blue? "]));
+    }
+}
+
+/// Where nothing is left the answer ends and says so.
+#[test]
+fn an_answer_that_cannot_go_on_says_so() {
+    let _cores = cores();
+    let output = run(&[
+        "run",
+        "--raw",
+        "--temp",
+        "0",
+        "--regex",
+        "yes|no",
+        "--ban",
+        "y",
+        "--ban",
+        "n",
+        "Is water wet?",
+    ]);
+    assert_eq!(output.stdout, b"\n");
+    let note = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(note.contains("--ban excludes"), "{note}");
+}

@@ -59,20 +59,24 @@ fn outcome(handle: impl Iterator<Item = Event>) -> (Vec<TokenId>, usize) {
 
 /// Compares greedy texts of 64 requests, each alone in an engine that knows nothing, with those of `rounds` crowds: in another order
 /// each time, some later than others, in chunks and batches of other sizes, with a cache of a few sequences, whoever
-/// needs it. `model` makes a model whose cache holds so many sequences of [`CONTEXT`] tokens.
+/// needs it; in every second one many are guessed, by what has been said or by the model itself with less cache. `model` makes a model whose cache holds so many sequences of [`CONTEXT`] tokens.
 pub(crate) fn each_gets_what_it_gets_alone<E: Executor + Send + 'static>(
     name: &str,
     rounds: usize,
     model: &dyn Fn(usize) -> E,
 ) {
     let config = EngineConfig { max_running: 1, prefix_cache: false, ..EngineConfig::default() };
-    let start = |sequences: usize, config: EngineConfig| {
-        let model = model(sequences);
-        let vocab = model.limits().vocab;
+    let start = |sequences: usize, drafts: bool, config: EngineConfig| {
+        let executor = model(sequences);
+        let vocab = executor.limits().vocab;
         let table: TokenTable = (0..vocab).map(|_| [b'x']).collect();
-        (Engine::new(model, table, config).expect("an engine"), vocab)
+        let engine = match drafts {
+            true => Engine::with_draft(executor, model(1), table, config),
+            false => Engine::new(executor, table, config),
+        };
+        (engine.expect("an engine"), vocab)
     };
-    let (engine, vocab) = start(1, config);
+    let (engine, vocab) = start(1, false, config);
     let requests = requests(vocab);
     let alone: Vec<_> =
         requests.iter().map(|r| outcome(engine.submit(r.clone()).expect("a place")).0).collect();
@@ -87,14 +91,17 @@ pub(crate) fn each_gets_what_it_gets_alone<E: Executor + Send + 'static>(
             prefix_cache: round % 3 != 2,
             ..EngineConfig::default()
         };
-        let (engine, _) = start([1, 4, 2, 12][round % 4], config);
+        let drafts = round % 2 == 1;
+        let (engine, _) = start([1, 4, 2, 12][round % 4], drafts, config);
         let mut left: Vec<usize> = (0..REQUESTS).collect();
         let mut under_way = Vec::new();
         while !left.is_empty() || !under_way.is_empty() {
             // A few come; then a few of those that are there are heard to their end.
             for _ in 0..(1 + numbers.below(24)).min(left.len()) {
                 let index = left.swap_remove(numbers.below(left.len()));
-                under_way.push((index, engine.submit(requests[index].clone()).expect("a place")));
+                let (lookup, draft) = if drafts { [(0, 3), (3, 0), (0, 0)][index % 3] } else { (0, 0) };
+                let request = Request { lookup, draft, ..requests[index].clone() };
+                under_way.push((index, engine.submit(request).expect("a place")));
             }
             for _ in 0..(1 + numbers.below(16)).min(under_way.len()) {
                 let (index, handle) = under_way.swap_remove(numbers.below(under_way.len()));

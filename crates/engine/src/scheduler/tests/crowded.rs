@@ -76,7 +76,7 @@ fn mirostat_goes_on_where_it_was() {
 }
 
 /// 10,000 requests of random lengths and priorities over a tiny cache, of which some are cancelled, are late or begin like
-/// others: the accounts are right after every turn, everybody ends, and who is not cut short gets what it gets alone.
+/// others, are guessed or have strings banned: the accounts are right after every turn, everybody ends, and who is not cut short gets what it gets alone.
 #[test]
 fn ten_thousand_requests_leave_nothing_behind() {
     const REQUESTS: usize = 10_000;
@@ -87,7 +87,11 @@ fn ten_thousand_requests_leave_nothing_behind() {
     };
     let groups = [CacheGroup { blocks: 30, window: None }, CacheGroup { blocks: 16, window: Some(6) }];
     let limits = Limits { block_tokens: 4, groups: groups.to_vec(), ..FakeExecutor::small_limits() };
+    // One that knows all tokens but the last, with less cache.
+    let groups = [CacheGroup { blocks: 20, window: None }, CacheGroup { blocks: 12, window: Some(6) }];
+    let draft = Limits { vocab: VOCAB - 1, groups: groups.to_vec(), ..limits.clone() };
     let mut bench = Bench::new(FakeExecutor::new(limits), EngineConfig::default());
+    bench = bench.with_draft(FakeExecutor::new(draft));
     let (mut requests, mut patience, mut set_back, mut turn) = (Vec::new(), Vec::new(), 0, 0);
     while requests.len() < REQUESTS || !bench.scheduler.is_idle() {
         for _ in 0..below(3).min(REQUESTS - requests.len()) {
@@ -97,10 +101,20 @@ fn ten_thousand_requests_leave_nothing_behind() {
                 .chain((0..1 + below(20)).map(|_| below(32)))
                 .map(|t| t as TokenId)
                 .collect();
+            let guesses = below(8);
+            let (lookup, draft) = [(0, 0), (guesses, 0), (0, guesses)][below(3)];
+            let mut letters = |count: usize| (0..count).map(|_| b"abc"[below(3)]).collect();
+            let banned = match letters(2) {
+                string if string == b"ab" => vec![string, letters(5)],
+                string if string == b"ca" => vec![letters(4)],
+                _ => vec![],
+            };
             let request = Request {
                 priority: below(3) as i32,
                 deadline: (below(20) == 0).then_some(Duration::ZERO),
-                lookup: below(2) * below(8),
+                lookup,
+                draft,
+                banned,
                 ..greedy(prompt, 1 + below(30))
             };
             let canceller = bench.submit(request.clone(), 1000);
@@ -121,13 +135,15 @@ fn ten_thousand_requests_leave_nothing_behind() {
         turn += 1;
         assert!(turn < 40 * REQUESTS, "somebody never ends");
     }
-    bench.scheduler.kv.check_integrity([]).unwrap();
-    assert!(set_back > 100, "the cache was never full");
+    bench.check();
+    assert!(bench.scheduler.running.is_empty() && set_back > 100, "the cache was never full");
     let (mut whole, mut cached, mut accepted) = (0, 0, 0);
     for (request, events) in requests.iter().zip(bench.events()) {
         if let Some(Event::Finished { usage, .. }) = events.last() {
             cached += usage.cached_tokens;
-            assert!(usage.accepted_tokens <= usage.guessed_tokens.min(usage.completion_tokens));
+            // Some that were right may have been taken back.
+            assert!(usage.accepted_tokens <= usage.guessed_tokens);
+            assert!(!request.banned.is_empty() || usage.accepted_tokens <= usage.completion_tokens);
             accepted += usage.accepted_tokens;
         }
         let outcome = outcome(events);
@@ -142,6 +158,8 @@ fn ten_thousand_requests_leave_nothing_behind() {
             }
         }
     }
-    // Some guesses are right even of tokens that look random.
-    assert!(whole > REQUESTS * 8 / 10 && cached > REQUESTS && accepted > 10, "{whole} {cached} {accepted}");
+    assert!(
+        whole > REQUESTS * 8 / 10 && cached > REQUESTS && accepted > REQUESTS / 5,
+        "{whole} {cached} {accepted}"
+    );
 }

@@ -17,6 +17,12 @@ fn constraint() -> impl Strategy<Value = Constraint> {
         .prop_map(|(regex, begin)| Constraint { grammar: Grammar::Regex(regex), begin })
 }
 
+/// Long ones hold tokens back, short ones take many back.
+fn banned() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let string = prop_oneof!["[abc]{3,7}", "[abc]{1,2}"].prop_map(String::into_bytes);
+    prop_oneof![Just(vec![]), proptest::collection::vec(string, 1..4)]
+}
+
 pub(super) fn request() -> impl Strategy<Value = Request> {
     let sampling = (any::<u64>(), 0..3, 0..8).prop_map(|(seed, temperature, extra)| SamplingParams {
         temperature: temperature as f32,
@@ -47,23 +53,29 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
         sampling,
         stop.prop_map(|(tokens, strings)| Stop { tokens, strings }),
         proptest::option::weighted(0.2, 0u8..4),
-        prop_oneof![Just(0usize), 1usize..9],
+        prop_oneof![Just((0usize, 0usize)), (1usize..9, Just(0)), (Just(0), 1usize..9)],
         -1i32..2,
         proptest::option::weighted(0.3, constraint()),
+        banned(),
     )
-        .prop_map(|(prompt, max_tokens, sampling, stop, logprobs, lookup, priority, constraint)| {
-            Request {
-                prompt,
-                max_tokens,
-                sampling,
-                stop,
-                logprobs,
-                lookup,
-                constraint,
-                priority,
-                ..Request::default()
-            }
-        })
+        .prop_map(
+            |(prompt, max_tokens, sampling, stop, logprobs, guesses, priority, constraint, banned)| {
+                let (lookup, draft) = guesses;
+                Request {
+                    banned,
+                    prompt,
+                    max_tokens,
+                    sampling,
+                    stop,
+                    logprobs,
+                    lookup,
+                    draft,
+                    constraint,
+                    priority,
+                    ..Request::default()
+                }
+            },
+        )
 }
 
 /// A request, the turn it arrives in, and after how many more it is cancelled.
@@ -104,8 +116,13 @@ proptest! {
     fn a_request_gets_what_it_gets_alone(
         arrivals in proptest::collection::vec(arrival(), 1..12),
         (limits, config) in machine(),
+        // As good as the model, or knowing less.
+        draft in proptest::option::of((machine(), 26usize..36)),
     ) {
         let mut bench = Bench::new(FakeExecutor::new(limits.clone()), config);
+        if let Some(((limits, _), vocab)) = draft {
+            bench = bench.with_draft(FakeExecutor::new(Limits { vocab, ..limits }));
+        }
         let capacity = bench.scheduler.capacity();
         let mut arrivals: Vec<_> =
             arrivals.into_iter().filter(|(request, ..)| request.validate(&limits, capacity).is_ok()).collect();
@@ -133,11 +150,11 @@ proptest! {
         }
     }
 
-    /// Requests of which some fail, by their rows or by NaN logits, leave the others untouched. (NaN after a wrong guess would be
-    /// one that the request alone does not meet; with one priority, sequences are numbered as requests are.)
+    /// Requests of which some fail, by their rows or by NaN logits, leave the others untouched. (With one priority, sequences are
+    /// numbered as requests are; one whose cache is given up to go back is numbered anew.)
     #[test]
     fn errors_end_only_their_requests(
-        requests in proptest::collection::vec(request().prop_map(|r| Request { lookup: 0, priority: 0, ..r }), 1..6),
+        requests in proptest::collection::vec(request().prop_map(|r| Request { priority: 0, banned: vec![], ..r }), 1..6),
         fails in proptest::collection::vec((0u64..6, 0u64..20, any::<bool>()), 0..4),
         nan_after in proptest::option::of(0u32..32),
         in_flight in 1usize..3,
@@ -148,8 +165,8 @@ proptest! {
                 let due = |row: &&PlanRow| {
                     fails.iter().any(|&(seq, at, on)| row.seq.0 == seq && step.0 >= at && on == submit)
                 };
-                let seqs: Vec<SeqId> = plan.rows.iter().filter(due).map(|row| row.seq).collect();
-                if seqs.is_empty() { Ok(()) } else { Err(StepError::Rows { seqs, what: "scripted".into() }) }
+                let rows: Vec<usize> = (0..plan.rows.len()).filter(|&row| due(&&plan.rows[row])).collect();
+                if rows.is_empty() { Ok(()) } else { Err(StepError::Rows { rows, what: "scripted".into() }) }
             }
         };
         let limits = FakeExecutor::small_limits();
