@@ -17,7 +17,7 @@ use minfer::gguf::Gguf;
 use minfer::model::{KvType, KvTypes, LoadOptions};
 use minfer::source::{Cache, Source};
 use minfer::tokenizer::Tokenizer;
-use minfer::{DeviceChoice, DryBreakers};
+use minfer::{DeviceChoice, DryBreakers, Options};
 
 use super::terminal;
 
@@ -282,15 +282,38 @@ pub(super) fn parse_tokens(given: &str) -> Result<usize, String> {
     }
 }
 
+/// How a model is loaded that generates or embeds.
+#[derive(Args)]
+pub(super) struct LoadArgs {
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    threads: ThreadArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+impl LoadArgs {
+    /// As the library takes them. What the machine or a profile does not have is an error of usage.
+    pub(super) fn options(&self, vocabulary: &VocabularyArgs) -> Result<Options> {
+        Ok(Options {
+            device: self.device.choice()?,
+            cpu: self.device.cpu(&self.threads),
+            load: self.context.load(),
+            pre: vocabulary.pre.clone(),
+        })
+    }
+}
+
 /// The cache of keys and values.
 #[derive(Args)]
 #[command(next_help_heading = "Context")]
-pub(super) struct ContextArgs {
+struct ContextArgs {
     /// Tokens that the context holds; what the model was made for, at most 8,192, if left out
     #[arg(short, long, value_name = "N", value_parser = parse_positive)]
-    pub ctx: Option<usize>,
+    ctx: Option<usize>,
     #[command(flatten)]
-    pub cache: CacheArgs,
+    cache: CacheArgs,
 }
 
 /// How keys and values are kept.
@@ -307,7 +330,7 @@ pub(super) struct CacheArgs {
 
 impl ContextArgs {
     /// What the cache asks of a load.
-    pub(super) fn load(&self) -> LoadOptions {
+    fn load(&self) -> LoadOptions {
         LoadOptions { context: self.ctx, kv_types: self.cache.types(), ..LoadOptions::default() }
     }
 }

@@ -9,12 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
+use minfer::Error;
 use minfer::chat::{Answer, Chat, Conversation, End, OnFull, Part, Record, Settings};
-use minfer::{Error, Options};
 
-use super::args::{
-    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_tokens,
-};
+use super::args::{LoadArgs, ModelArgs, SamplingArgs, VocabularyArgs, open, parse_tokens};
 use super::interrupt::{stop_on_interrupt, stoppable};
 use super::terminal::{is_interactive, note, with_load_bar};
 use super::{Outcome, chain};
@@ -60,11 +58,7 @@ pub(super) struct Args {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
-    context: ContextArgs,
-    #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
+    load: LoadArgs,
 }
 
 /// [`OnFull`] as a flag.
@@ -117,12 +111,7 @@ impl Args {
 
     fn load(&self) -> Result<Chat> {
         let gguf = open(&self.model.model)?;
-        let options = Options {
-            device: self.device.choice()?,
-            cpu: self.device.cpu(&self.threads),
-            load: self.context.load(),
-            pre: self.vocabulary.pre.clone(),
-        };
+        let options = self.load.options(&self.vocabulary)?;
         match with_load_bar(|progress| Chat::from_gguf(&gguf, &options, progress)) {
             Err(Error::NoChatTemplate) => Err(anyhow!(
                 "{} has no chat template: it continues text, but does not answer. Continue a text with `minfer run --raw \

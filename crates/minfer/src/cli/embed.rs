@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use minfer::{Embed, Embedding, Llm, Options, Pooling};
+use minfer::{Embed, Embedding, Llm, Pooling};
 use serde::Serialize;
 
-use super::args::{ContextArgs, DeviceArgs, ModelArgs, ThreadArgs, VocabularyArgs, open, usage};
+use super::args::{LoadArgs, ModelArgs, VocabularyArgs, open, usage};
 use super::run::speed;
 use super::terminal::{note, print, read_file, read_stdin, utf8, with_load_bar};
 
@@ -42,11 +42,7 @@ pub(super) struct Args {
     #[arg(short, long, value_enum, default_value_t = Form::Json)]
     output: Form,
     #[command(flatten)]
-    context: ContextArgs,
-    #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
+    load: LoadArgs,
 }
 
 /// A form of output.
@@ -101,12 +97,7 @@ impl Args {
         }
         let texts = self.texts()?;
         let gguf = open(&self.model.model)?;
-        let options = Options {
-            device: self.device.choice()?,
-            cpu: self.device.cpu(&self.threads),
-            load: self.context.load(),
-            pre: self.vocabulary.pre.clone(),
-        };
+        let options = self.load.options(&self.vocabulary)?;
         let llm = with_load_bar(|progress| Llm::from_gguf(&gguf, &options, progress))
             .context("cannot load the model")?;
         let start = Instant::now();

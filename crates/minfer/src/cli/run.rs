@@ -9,14 +9,13 @@ use anyhow::{Context, Result};
 use minfer::engine::{FinishReason, MAX_TOP_LOGPROBS, check_banned};
 use minfer::gguf::Gguf;
 use minfer::tokenizer::Tokenizer;
-use minfer::{Generate, Generation, Llm, Message, Options, Source, Summary};
+use minfer::{Generate, Generation, Llm, Message, Source, Summary};
 
 use serde_json::{Value, json};
 
 use super::Outcome;
 use super::args::{
-    ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, ThreadArgs, VocabularyArgs, open, parse_source,
-    parse_tokens, usage,
+    LoadArgs, ModelArgs, SamplingArgs, VocabularyArgs, open, parse_source, parse_tokens, usage,
 };
 use super::constraint::ConstraintArgs;
 use super::interrupt::{interrupted, on_interrupt};
@@ -81,11 +80,7 @@ pub(super) struct Args {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
-    context: ContextArgs,
-    #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
+    load: LoadArgs,
 }
 
 impl Args {
@@ -158,12 +153,7 @@ impl Args {
     }
 
     fn load(&self, gguf: &Arc<Gguf>, draft: Option<&Arc<Gguf>>) -> Result<Llm> {
-        let options = Options {
-            device: self.device.choice()?,
-            cpu: self.device.cpu(&self.threads),
-            load: self.context.load(),
-            pre: self.vocabulary.pre.clone(),
-        };
+        let options = self.load.options(&self.vocabulary)?;
         let load = |progress: &mut dyn FnMut(u64, u64)| match draft {
             Some(draft) => Llm::with_draft(gguf, draft, &options, progress),
             None => Llm::from_gguf(gguf, &options, progress),

@@ -8,12 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use minfer::server::{Config, Single};
-use minfer::{Llm, Options, Served};
+use minfer::{Llm, Served};
 
 use super::Outcome;
-use super::args::{
-    ContextArgs, DeviceArgs, ModelArgs, ThreadArgs, VocabularyArgs, open, parse_positive, usage,
-};
+use super::args::{LoadArgs, ModelArgs, VocabularyArgs, open, parse_positive, usage};
 use super::terminal::with_load_bar;
 
 /// Serve a model to programs, over HTTP
@@ -50,11 +48,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
     #[command(flatten)]
-    context: ContextArgs,
-    #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
+    load: LoadArgs,
 }
 
 impl Args {
@@ -66,14 +60,8 @@ impl Args {
             drain: Duration::from_secs(self.drain),
             ..Config::default()
         };
-        let mut load = self.context.load();
-        load.sequences = self.parallel;
-        let options = Options {
-            device: self.device.choice()?,
-            cpu: self.device.cpu(&self.threads),
-            load,
-            pre: self.vocabulary.pre.clone(),
-        };
+        let mut options = self.load.options(&self.vocabulary)?;
+        options.load.sequences = self.parallel;
         let gguf = open(&self.model.model)?;
         let llm = with_load_bar(|progress| Llm::from_gguf(&gguf, &options, progress))
             .context("cannot load the model")?;
