@@ -272,6 +272,16 @@ mod tests {
             error(|r| r.stop.strings.push(vec![b'x'; 257])),
             RequestError::TooLong { field: "stop.strings bytes", found: 257, max: MAX_STOP_BYTES }
         );
+        assert_eq!(error(|r| r.banned.push(vec![])), RequestError::Empty { field: "a banned string" });
+        assert_eq!(
+            error(|r| r.banned.push(vec![b'x'; 257])).to_string(),
+            "a banned string, in bytes, has 257, at most 256 are possible"
+        );
+        assert_eq!(
+            error(|r| r.banned = vec![b"x".to_vec(); 65]).to_string(),
+            "banned strings has 65, at most 64 are possible"
+        );
+        assert_eq!(error(|r| (r.lookup, r.draft) = (1, 1)), RequestError::Guesses);
         assert_eq!(
             error(|r| r.logprobs = Some(21)),
             RequestError::TooLong { field: "logprobs", found: 21, max: 20 }

@@ -19,8 +19,8 @@
 //!
 //! A [`Generation`] is an iterator over text as it comes, in whole characters; dropping it cancels the request, and a
 //! [`Canceller`] does from any thread. [`Generation::next_piece`] gives the tokens and log-probabilities too, and
-//! [`Generation::summary`] says how it went. [`Generate`] has the sampling, stop strings, a constraint on the text
-//! ([`Grammar`]), a priority and a deadline.
+//! [`Generation::summary`] says how it went. [`Generate`] has the sampling, stop and banned strings, a constraint on
+//! the text ([`Grammar`]), guesses that make it faster ([`Llm::with_draft`]), a priority and a deadline.
 //!
 //! ```no_run
 //! use minfer::{Generate, Grammar, Llm, Message, Options, SamplingParams};

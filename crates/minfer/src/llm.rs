@@ -76,7 +76,8 @@ pub enum Error {
     },
     /// A model and a draft model without the memory for both.
     #[error(
-        "the model and its draft do not fit: {needed} and {draft} bytes are needed, {free} are free; a smaller context (--ctx) needs less"
+        "the model and its draft do not fit: {} and {} are needed, {} are free; a smaller context needs less",
+        gib(*needed), gib(*draft), gib(*free)
     )]
     DraftMemory {
         /// Bytes of the model.
@@ -417,6 +418,11 @@ impl Llm {
     pub fn load_time(&self) -> Duration {
         self.load_time
     }
+}
+
+/// A number of bytes, for people.
+fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 /// Refuses a draft model whose tokens are not the model's, as far as both have them, and one that is an encoder.

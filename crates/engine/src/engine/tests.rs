@@ -109,6 +109,29 @@ fn invalid_requests_are_refused() {
 }
 
 #[test]
+fn a_draft_model_guesses_for_those_who_ask() {
+    let config = EngineConfig::default();
+    let plain = read(start(fake(), config).submit(greedy(&[1, 2], 40)).unwrap());
+    let engine = Engine::with_draft(fake(), fake(), table(), config).unwrap();
+    for draft in [0, 3] {
+        let handle = engine.submit(Request { draft, ..greedy(&[1, 2], 40) }).unwrap();
+        let events: Vec<Event> = handle.collect();
+        let Some(Event::Finished { usage, .. }) = events.last() else { panic!("{events:?}") };
+        assert_eq!(usage.guessed_tokens > 0, draft > 0);
+        assert_eq!(usage.guessed_tokens, usage.accepted_tokens);
+    }
+    assert_eq!(read(engine.submit(Request { draft: 3, ..greedy(&[1, 2], 40) }).unwrap()), plain);
+    let both = Request { draft: 3, lookup: 3, ..greedy(&[1], 1) };
+    assert_eq!(engine.submit(both).unwrap_err(), RequestError::Guesses.into());
+    let nobody = start(fake(), config).submit(Request { draft: 3, ..greedy(&[1], 1) }).unwrap_err();
+    assert_eq!(nobody.to_string(), "draft is 3, but the engine has no draft model");
+    let encoder = FakeExecutor::new(Limits { bidirectional: true, ..FakeExecutor::small_limits() });
+    assert!(matches!(Engine::with_draft(fake(), encoder, table(), config), Err(StartError::Draft)));
+    let zero = FakeExecutor::new(Limits { block_tokens: 0, ..FakeExecutor::small_limits() });
+    assert!(matches!(Engine::with_draft(fake(), zero, table(), config), Err(StartError::Limits(_))));
+}
+
+#[test]
 fn a_dead_device_ends_everything() {
     let executor =
         fake().on_wait(|step, _| if step.0 < 3 { Ok(()) } else { Err(StepError::Device("melted".into())) });

@@ -221,6 +221,16 @@ fn a_draft_of_other_tokens_is_refused() {
     assert!(error.contains("its token 0 is \"<pad> (special)\", the model's is \"<|endoftext|>"), "{error}");
 }
 
+/// Both have to fit, and nothing is loaded if they do not.
+#[test]
+fn a_model_and_its_draft_that_do_not_fit_are_refused() {
+    let (gguf, mut options) = (open(SMOLLM2), Options::default());
+    options.load.sequences = 1 << 20;
+    let loaded = Llm::with_draft(&gguf, &gguf, &options, &mut |_, _| panic!("it is loaded"));
+    let error = loaded.err().expect("a refusal").to_string();
+    assert!(error.contains("the model and its draft do not fit"), "{error}");
+}
+
 /// Who did not load a draft model cannot ask for its guesses.
 #[test]
 fn without_a_draft_none_can_be_asked_for() {
