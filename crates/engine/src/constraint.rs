@@ -8,6 +8,7 @@
 //! Parsing and masks are [`llguidance`]'s: an Earley parser over lexemes that are derivatives of regular expressions, which
 //! walks a trie of the vocabulary.
 
+mod budget;
 mod gbnf;
 mod schema;
 mod state;
@@ -17,6 +18,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 
 use crate::executor::TokenId;
 
+pub use budget::Budget;
 pub(crate) use state::{Constrained, Mark};
 pub(crate) use vocabulary::Vocabulary;
 
@@ -161,6 +163,15 @@ impl Grammar {
             true => Grammar::Gbnf(text),
             false => Grammar::Lark(text),
         }
+    }
+
+    /// A JSON Schema as a rule of a Lark grammar: the text that stands for the values it describes.
+    ///
+    /// # Errors
+    ///
+    /// [`ConstraintError::Keyword`], or that it is no object.
+    pub fn schema_in_lark(schema: serde_json::Value) -> Result<String, ConstraintError> {
+        Ok(format!("%json {}", schema::checked(schema)?))
     }
 
     fn name(&self) -> &'static str {

@@ -210,8 +210,8 @@ impl Engine {
         if request.draft > 0 && !self.drafts {
             return Err(RequestError::NoDraft(request.draft).into());
         }
-        let constraint = request.constraint.as_ref().map(|constraint| self.vocabulary.compile(constraint));
-        let constraint = constraint.transpose().map_err(RequestError::from)?;
+        let constraint = self.vocabulary.state(request.constraint.as_ref(), request.budget.as_ref());
+        let constraint = constraint.map_err(RequestError::from)?;
         self.hand_over(request, constraint, None)
     }
 

@@ -35,7 +35,7 @@ mod scheduler;
 pub mod session;
 mod stop;
 
-pub use constraint::{Begin, Constraint, ConstraintError, Grammar};
+pub use constraint::{Begin, Budget, Constraint, ConstraintError, Grammar};
 pub use embedding::{EmbedRequest, Pooling};
 pub use engine::{Engine, EngineConfig, Handle, StartError, SubmitError};
 pub use event::{Canceller, Event, FinishReason, Stopped, Timings, Usage};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::constraint::{Begin, Constraint, ConstraintError};
+use crate::constraint::{Begin, Budget, Constraint, ConstraintError};
 use crate::executor::{Limits, TokenId};
 use crate::sampling::SamplingParams;
 
@@ -44,6 +44,8 @@ pub struct Request {
     pub draft: usize,
     /// What the text has to be. Its tokens are sampled on the host.
     pub constraint: Option<Constraint>,
+    /// A part of the text that ends after so many tokens. Until it has ended, tokens are sampled on the host.
+    pub budget: Option<Budget>,
     /// Requests with more come first, and are the last to be set back when the cache is full.
     pub priority: i32,
     /// When it ends at the latest, counted from its submission: with what it has by then, if it waits still with nothing.

@@ -344,6 +344,7 @@ impl Llm {
             lookup: options.lookup,
             draft: options.draft,
             constraint: self.constraint(options)?,
+            budget: None,
             priority: options.priority,
             deadline: options.deadline,
         };

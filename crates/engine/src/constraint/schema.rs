@@ -44,8 +44,12 @@ const MAPS: [&str; 4] = ["$defs", "definitions", "patternProperties", "propertie
 
 /// A schema as llguidance has it.
 pub(super) fn lower(text: &str) -> Result<GrammarWithLexer, ConstraintError> {
-    let mut schema: Value =
-        serde_json::from_str(text).map_err(|error| ConstraintError::Json(error.to_string()))?;
+    let schema = serde_json::from_str(text).map_err(|error| ConstraintError::Json(error.to_string()))?;
+    Ok(GrammarWithLexer::from_json_schema(checked(schema)?))
+}
+
+/// A schema with nothing in it that is not honoured, and with our white space.
+pub(super) fn checked(mut schema: Value) -> Result<Value, ConstraintError> {
     if schema == Value::Bool(true) {
         schema = json!({});
     }
@@ -60,7 +64,7 @@ pub(super) fn lower(text: &str) -> Result<GrammarWithLexer, ConstraintError> {
         ..JsonCompileOptions::default()
     };
     options.apply_to(&mut schema);
-    Ok(GrammarWithLexer::from_json_schema(schema))
+    Ok(schema)
 }
 
 /// Writes counts that are whole numbers with a point, as `2.0`, without it, everywhere in a schema (also where they are no

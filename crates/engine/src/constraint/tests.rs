@@ -315,3 +315,95 @@ fn what_is_no_grammar_is_refused() {
     assert_eq!(engine().submit(end).unwrap_err(), SubmitError::Invalid(RequestError::Constraint(error)));
     assert!(begin(Begin::AfterText(String::new())).contains("has 0 bytes"));
 }
+
+#[test]
+fn a_grammar_has_schemas_and_tokens_in_it() {
+    let schema = json!({"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"],
+        "additionalProperties": false});
+    let schema = Grammar::schema_in_lark(schema).unwrap();
+    // The end is a token without a text of its own.
+    let lark = format!("start: \"<call>\" value <[{END}]>\nvalue: {schema}");
+    let engine = engine();
+    for seed in 0..20 {
+        let mut request = Request { prompt: vec![1], ..Request::default() };
+        request.sampling.seed = Some(seed);
+        request.constraint = Some(Constraint { grammar: Grammar::Lark(lark.clone()), begin: Begin::Now });
+        let (mut text, mut last, mut end) = (Vec::new(), 0, None);
+        for event in engine.submit(request).unwrap() {
+            match event {
+                Event::Token { id, bytes, .. } => {
+                    text.extend(bytes);
+                    last = id;
+                }
+                Event::Finished { reason, .. } => end = Some(reason),
+                _ => {}
+            }
+        }
+        let text = String::from_utf8(text).unwrap();
+        let value: Value = serde_json::from_str(text.strip_prefix("<call>").unwrap()).unwrap();
+        assert!([1, 2].map(|n| json!({"n": n})).contains(&value), "{text}");
+        assert_eq!((last, end), (END, Some(FinishReason::Stop(crate::Stopped::Constraint))));
+    }
+    let refused = Grammar::schema_in_lark(json!({"properties": {"a": {"not": {}}}})).unwrap_err();
+    assert!(matches!(refused, ConstraintError::Keyword { at, .. } if at == "/properties/a"));
+    assert!(Grammar::schema_in_lark(json!("x")).is_err());
+}
+
+/// The tokens of a request with a budget.
+fn with_budget(engine: &Engine, budget: Budget, grammar: Option<Constraint>, seed: u64) -> Vec<TokenId> {
+    let mut request = Request { prompt: vec![1, 2], max_tokens: Some(30), ..Request::default() };
+    request.sampling.seed = Some(seed);
+    (request.budget, request.constraint) = (Some(budget), grammar);
+    let ids = engine.submit(request).unwrap().filter_map(|event| match event {
+        Event::Token { id, .. } => Some(id),
+        _ => None,
+    });
+    ids.collect()
+}
+
+#[test]
+fn a_budget_ends_a_part_at_its_bound_and_nothing_else() {
+    let engine = engine();
+    let mut free = Request { prompt: vec![1, 2], max_tokens: Some(30), ..Request::default() };
+    free.sampling.seed = Some(3);
+    let free: Vec<TokenId> = engine
+        .submit(free)
+        .unwrap()
+        .filter_map(|event| match event {
+            Event::Token { id, .. } => Some(id),
+            _ => None,
+        })
+        .collect();
+    let budget = |tokens: usize| Budget {
+        tokens,
+        begin: Begin::Now,
+        end: Begin::AfterText("</>".to_owned()),
+        forced: vec![b'<'.into(), b'/'.into(), b'>'.into()],
+    };
+    for tokens in [0, 1, 7] {
+        let found = with_budget(&engine, budget(tokens), None, 3);
+        assert_eq!(found[..tokens], free[..tokens]);
+        assert_eq!(found[tokens..tokens + 3], [b'<', b'/', b'>'].map(TokenId::from));
+        assert_eq!(found.len(), 30);
+    }
+    assert_eq!(with_budget(&engine, budget(30), None, 3), free);
+    // It begins with a token that comes, and ends with one that comes by itself: nothing is forced.
+    let natural = Budget { begin: Begin::AfterToken(free[2]), end: Begin::AfterToken(free[5]), ..budget(8) };
+    assert_eq!(with_budget(&engine, natural.clone(), None, 3), free);
+    let cut = Budget { tokens: 1, ..natural };
+    let found = with_budget(&engine, cut, None, 3);
+    assert_eq!(found[..4], free[..4]);
+    assert_eq!(found[4..7], [b'<', b'/', b'>'].map(TokenId::from));
+    // A constraint that waits for the end begins then.
+    let grammar = Grammar::Regex("[ab]{4}".to_owned());
+    let after = Constraint { grammar, begin: Begin::AfterText("</>".to_owned()) };
+    let found = with_budget(&engine, budget(2), Some(after), 3);
+    let rest: Vec<u8> = found[5..].iter().flat_map(|&id| table().bytes(id).to_vec()).collect();
+    assert!(rest.len() == 4 && rest.iter().all(|b| [b'a', b'b'].contains(b)), "{rest:?}");
+    let none = Request {
+        prompt: vec![1],
+        budget: Some(Budget { forced: vec![], ..budget(1) }),
+        ..Request::default()
+    };
+    assert!(matches!(engine.submit(none), Err(SubmitError::Invalid(RequestError::Constraint(_)))));
+}

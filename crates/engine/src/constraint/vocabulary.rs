@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use llguidance::{Matcher, ParserFactory};
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
-use super::{Begin, Constrained, Constraint, ConstraintError, MAX_BEGIN_BYTES, check_length};
+use super::{Begin, Budget, Constrained, Constraint, ConstraintError, MAX_BEGIN_BYTES, check_length};
 use crate::executor::TokenId;
 use crate::request::TokenTable;
 
@@ -34,6 +34,19 @@ impl Vocabulary {
     /// Of `vocab` tokens.
     pub(crate) fn new(table: Arc<TokenTable>, vocab: usize) -> Self {
         Vocabulary { table, vocab, factory: OnceLock::new() }
+    }
+
+    /// The state at the beginning of a text that is constrained, or has a budget, or both; `None` if neither.
+    pub(crate) fn state(
+        &self,
+        constraint: Option<&Constraint>,
+        budget: Option<&Budget>,
+    ) -> Result<Option<Constrained>, ConstraintError> {
+        let constrained = constraint.map(|constraint| self.compile(constraint)).transpose()?;
+        let Some(budget) = budget else { return Ok(constrained) };
+        budget.check(self.vocab)?;
+        let constrained = constrained.unwrap_or_else(|| Constrained::any(self.vocab));
+        Ok(Some(constrained.with_budget(budget, &self.table)))
     }
 
     /// The state at the beginning of a text.

@@ -339,13 +339,13 @@ impl Running {
 
     /// What a row of the positions `start..end` should yield.
     pub(super) fn want(&self, start: usize, end: usize) -> Want {
-        let request = &self.job.request;
+        let Job { request, .. } = &self.job;
         if let Some(pool) = &self.job.pool {
             pool.want(start, end, self.tokens.len())
         } else if end < self.tokens.len() {
             Want::Nothing
         } else if request.logprobs.is_some()
-            || request.constraint.is_some()
+            || self.text.restricts()
             || !request.sampling.device_can()
             || end == self.tokens.len() && !self.text.excluded().is_empty()
         {

@@ -102,6 +102,11 @@ impl Text {
         &self.excluded
     }
 
+    /// Whether a constraint or a budget says what may come, now or later.
+    pub(super) fn restricts(&self) -> bool {
+        self.constraint.as_ref().is_some_and(Constrained::restricts)
+    }
+
     /// Mirostat's number after the tokens so far.
     pub(super) fn mu(&self) -> Option<f64> {
         self.mu

@@ -40,6 +40,14 @@ pub(super) struct Rules {
     pub(super) harmony: bool,
 }
 
+impl Rules {
+    /// What ends the reasoning that a prompt ends within.
+    pub(super) fn within_reasoning(&self, prompt: &str) -> Option<&'static str> {
+        let prompt = prompt.trim_end();
+        self.reasoning.iter().find(|(open, _)| prompt.ends_with(open)).map(|&(_, close)| close)
+    }
+}
+
 /// A marker, and what follows it.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -182,6 +190,19 @@ impl AnswerFormat {
         } else {
             AnswerFormat::Hermes
         }
+    }
+
+    /// What ends the reasoning that the answer to `prompt`, the rendered chat template, begins with; `None` if it does not
+    /// begin within one.
+    pub fn reasoning_end(self, prompt: &str) -> Option<&'static str> {
+        self.rules().within_reasoning(prompt)
+    }
+
+    /// What reasoning begins and ends with, in a template's words: the family's markers that the template has, else its
+    /// first ones. `None` for a family that has none.
+    pub fn reasoning(self, template: &str) -> Option<(&'static str, &'static str)> {
+        let markers = self.rules().reasoning;
+        markers.iter().find(|(open, _)| template.contains(open)).or(markers.first()).copied()
     }
 
     pub(super) fn rules(self) -> &'static Rules {

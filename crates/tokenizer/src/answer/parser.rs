@@ -102,11 +102,10 @@ impl Parser {
     pub(super) fn new(rules: &'static Rules, tools: Option<&Value>, prompt: &str) -> Parser {
         let tools: Map<String, Value> =
             tools.and_then(Value::as_array).into_iter().flatten().filter_map(tool).collect();
-        let prompt = prompt.trim_end();
-        let within = rules.reasoning.iter().find(|(open, _)| prompt.ends_with(open));
+        let within = rules.within_reasoning(prompt);
         let state = match within {
             _ if rules.harmony => State::Header,
-            Some((_, close)) => State::Reasoning(close),
+            Some(close) => State::Reasoning(close),
             None => State::Start,
         };
         Parser {
