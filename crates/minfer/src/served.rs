@@ -2,7 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minfer_engine::Engine;
+use minfer_engine::{Engine, Pooling};
+use minfer_server::About;
 use minfer_tokenizer::{ChatTemplate, Tokenizer};
 
 use crate::llm::Llm;
@@ -41,5 +42,21 @@ impl minfer_server::Model for Served {
 
     fn template(&self) -> Option<&ChatTemplate> {
         self.llm.template()
+    }
+
+    fn pooling(&self) -> Pooling {
+        self.llm.pooling()
+    }
+
+    fn about(&self) -> About {
+        let facts = self.llm.facts();
+        About {
+            family: facts.architecture.clone().unwrap_or_default(),
+            parameters: facts.parameters,
+            size: facts.size_label.clone(),
+            quantization: facts.file_type.clone(),
+            bytes: facts.file_bytes,
+            embedding_width: self.llm.embedding_width(),
+        }
     }
 }

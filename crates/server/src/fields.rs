@@ -1,5 +1,12 @@
-//! A request's JSON object, field by field: each is taken once, and what nobody took is refused by its name.
+//! A request's JSON object, struct by struct: each takes the fields it knows, and what none took is refused by its name.
+//!
+//! The structs are the one description of a request there is: the served OpenAPI document is made of them too.
 
+mod names;
+
+use std::fmt::Display;
+
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -7,6 +14,23 @@ use crate::error::ApiError;
 
 /// The fields that nobody took yet.
 pub(crate) struct Fields(Map<String, Value>);
+
+/// One or several.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+pub(crate) enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl OneOrMore {
+    pub(crate) fn into_list(self) -> Vec<String> {
+        match self {
+            OneOrMore::One(text) => vec![text],
+            OneOrMore::More(list) => list,
+        }
+    }
+}
 
 impl Fields {
     /// Of a body, which has to be an object.
@@ -18,34 +42,19 @@ impl Fields {
         }
     }
 
-    /// A field that may be missing; null is as good as missing.
-    pub(crate) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
-        match self.0.remove(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => {
-                serde_json::from_value(value).map(Some).map_err(|error| ApiError::field(name, error))
-            }
-        }
+    /// Takes the fields of a struct. Null is as good as missing.
+    pub(crate) fn read<T: DeserializeOwned>(&mut self) -> Result<T, ApiError> {
+        let own = names::of::<T>().iter().filter_map(|name| self.0.remove_entry(*name));
+        let own: Map<String, Value> = own.filter(|(_, value)| !value.is_null()).collect();
+        read_at(Value::Object(own), "")
     }
 
-    /// One of several names of a field; the later ones only if the earlier ones are missing.
-    pub(crate) fn take_one_of<T: DeserializeOwned>(&mut self, names: &[&str]) -> Result<Option<T>, ApiError> {
-        let mut found = None;
-        for name in names {
-            let value = self.take(name)?;
-            found = found.or(value);
-        }
-        Ok(found)
-    }
-
-    /// A field that there must be.
-    pub(crate) fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, ApiError> {
-        self.take(name)?.ok_or_else(|| ApiError::field(name, "is missing"))
-    }
-
-    /// Fields that have no effect here.
-    pub(crate) fn ignore(&mut self, names: &[&str]) {
-        names.iter().for_each(|name| drop(self.0.remove(*name)));
+    /// All fields as one struct, which takes them all.
+    pub(crate) fn whole<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+        let mut fields = Fields::parse(body)?;
+        let read = fields.read()?;
+        fields.finish()?;
+        Ok(read)
     }
 
     /// Refuses what is left. Null and false ask for nothing.
@@ -58,23 +67,81 @@ impl Fields {
     }
 }
 
+/// Reads a value that stands at `at` of the request. What is wrong is named by where it is.
+pub(crate) fn read_at<T: DeserializeOwned>(value: Value, at: &str) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let message = error.inner().to_string();
+        let join = |left: &str, right: &str| match (left, right) {
+            (left, "." | "") => left.to_owned(),
+            ("" | ".", right) => right.to_owned(),
+            (left, right) if right.starts_with('[') => format!("{left}{right}"),
+            (left, right) => format!("{left}.{right}"),
+        };
+        let at = join(at, &path);
+        match message.strip_prefix("missing field `").and_then(|rest| rest.split_once('`')) {
+            Some((name, _)) => missing(join(&at, name)),
+            None if at.is_empty() => ApiError::invalid(message),
+            None => ApiError::field(at, message),
+        }
+    })
+}
+
+/// 400: a field that there has to be.
+pub(crate) fn missing(param: impl Into<String> + Display) -> ApiError {
+    ApiError::field(param, "is missing")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[derive(Debug, Deserialize)]
+    struct Some_ {
+        a: Option<u32>,
+        b: Option<u32>,
+        c: Option<Vec<Inner>>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Inner {
+        #[expect(dead_code, reason = "only read")]
+        x: u32,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Needs {
+        #[expect(dead_code, reason = "only read")]
+        n: u32,
+    }
+
     #[test]
     fn fields_are_taken_by_name_and_the_rest_is_refused() {
-        let mut fields = Fields::parse(br#"{"a": 1, "b": null, "c": "x", "d": [1], "e": false}"#).unwrap();
-        assert_eq!(fields.take::<u32>("a").unwrap(), Some(1));
-        assert_eq!(fields.take::<u32>("b").unwrap(), None);
-        let error = fields.take::<u32>("c").unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("c"));
-        assert!(error.message.contains("invalid type: string"), "{}", error.message);
-        assert_eq!(fields.need::<u32>("a").unwrap_err().message, "a: is missing");
+        let mut fields = Fields::parse(br#"{"a": 1, "b": null, "d": [1], "e": false}"#).unwrap();
+        let some: Some_ = fields.read().unwrap();
+        assert_eq!((some.a, some.b, some.c.is_none()), (Some(1), None, true));
+        let error = fields.read::<Needs>().unwrap_err();
+        assert_eq!((error.param.as_deref(), &error.message[..]), (Some("n"), "n: is missing"));
         let error = fields.finish().unwrap_err();
         assert_eq!((error.param.as_deref(), error.code), (Some("d"), Some("unsupported_parameter")));
         for body in ["", "[]", "{", "1", &"[".repeat(1000)] {
             assert!(Fields::parse(body.as_bytes()).is_err());
         }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_where_it_is() {
+        for (body, param) in [
+            (r#"{"a": "x"}"#, "a"),
+            (r#"{"a": -1}"#, "a"),
+            (r#"{"c": {}}"#, "c"),
+            (r#"{"c": [{"x": 1}, {"x": "y"}]}"#, "c[1].x"),
+            (r#"{"c": [{}]}"#, "c[0].x"),
+        ] {
+            let error = Fields::whole::<Some_>(body.as_bytes()).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{}", error.message);
+        }
+        let error = read_at::<Inner>(serde_json::json!({}), "tools[2]").unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("tools[2].x"));
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use minfer_engine::executor::TokenId;
-use minfer_engine::{Canceller, Event, FinishReason, Handle, Logprobs, Request, Usage};
+use minfer_engine::{Canceller, Event, FinishReason, Handle, Logprobs, Request, Timings, Usage};
 use minfer_tokenizer::{AnswerEvent, AnswerParser, Characters};
 use tokio::sync::mpsc;
 
@@ -27,7 +27,7 @@ pub(crate) enum News {
     /// More of the answer, and of which tokens.
     Delta { events: Vec<AnswerEvent>, logprobs: Option<(TokenId, Logprobs)> },
     /// The end, once for each choice.
-    End { reason: FinishReason, usage: Usage },
+    End { reason: FinishReason, usage: Usage, timings: Timings },
 }
 
 /// How an answer is read.
@@ -100,7 +100,7 @@ fn read(choice: usize, handle: Handle, model: &dyn Model, reading: Reading, send
                 }
                 News::Delta { events, logprobs: logprobs.map(|logprobs| (id, logprobs)) }
             }
-            Event::Finished { mut reason, rest, usage, .. } => {
+            Event::Finished { mut reason, rest, usage, timings } => {
                 let rest = characters.push(&rest) + &characters.finish();
                 let mut events = match parser.take() {
                     Some(mut parser) => {
@@ -122,7 +122,7 @@ fn read(choice: usize, handle: Handle, model: &dyn Model, reading: Reading, send
                         return;
                     }
                 }
-                News::End { reason, usage }
+                News::End { reason, usage, timings }
             }
             _ => continue,
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use minfer_engine::Engine;
+use minfer_engine::{Engine, Pooling};
 use minfer_tokenizer::{ChatTemplate, Tokenizer};
 
 /// A loaded model.
@@ -17,6 +17,27 @@ pub trait Model: Send + Sync {
     fn tokenizer(&self) -> &Tokenizer;
     /// How conversations are written, if its file says so.
     fn template(&self) -> Option<&ChatTemplate>;
+    /// How it makes embeddings of hidden states.
+    fn pooling(&self) -> Pooling;
+    /// What its file says about itself.
+    fn about(&self) -> About;
+}
+
+/// What a model's file says about itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct About {
+    /// Architecture, as `llama`.
+    pub family: String,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// That for people, as `1.2B`.
+    pub size: String,
+    /// How its weights are stored, as `Q4_K_M`.
+    pub quantization: String,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Values of an embedding.
+    pub embedding_width: usize,
 }
 
 /// Loaded models by name.

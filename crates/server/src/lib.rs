@@ -4,12 +4,20 @@
 //! not: the engine is a thread with a queue, and a request's events are read on a thread of their own. A client that goes
 //! has its requests cancelled. Nothing of a request is logged.
 
+mod answered;
+mod anthropic;
 mod auth;
+mod calls;
+mod conversation;
+mod embedding;
 mod error;
 mod fields;
 mod generation;
 mod host;
+mod ollama;
 mod openai;
+mod sampling;
+mod stream;
 mod text;
 
 use std::net::SocketAddr;
@@ -29,7 +37,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use auth::Keys;
 use error::ApiError;
-pub use host::{Model, ModelHost, Single};
+pub use host::{About, Model, ModelHost, Single};
 
 /// Bounds and keys of a server.
 #[derive(Clone, Debug)]
@@ -170,6 +178,17 @@ fn router(host: Arc<dyn ModelHost>, config: &Config) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
+        .route("/v1/embeddings", post(embeddings))
+        .route("/v1/messages", post(messages))
+        .route("/v1/messages/count_tokens", post(count_tokens))
+        .route("/api/chat", post(ollama_chat))
+        .route("/api/generate", post(ollama_generate))
+        .route("/api/embed", post(ollama_embed))
+        .route("/api/embeddings", post(ollama_embeddings))
+        .route("/api/show", post(ollama_show))
+        .route("/api/tags", get(async |State(app): State<App>| ollama::tags(&app)))
+        .route("/api/version", get(async || ollama::version()))
+        .route("/props", get(async |State(app): State<App>| ollama::props(&app)))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/apply-template", post(apply_template))
@@ -186,6 +205,7 @@ fn router(host: Arc<dyn ModelHost>, config: &Config) -> Router {
         .layer(DefaultBodyLimit::max(config.max_body_bytes))
         .layer(middleware::from_fn_with_state(config.max_body_bytes as u64, check_length))
         .layer(CatchPanicLayer::custom(|_| ApiError::server("a fault of the server").into_response()))
+        .layer(middleware::from_fn(error::in_dialect))
         .with_state(app)
 }
 
@@ -220,6 +240,38 @@ async fn completions(State(app): State<App>, body: Body) -> Answered {
     openai::completions::completions(app, &bytes(body)?).await
 }
 
+async fn embeddings(State(app): State<App>, body: Body) -> Answered {
+    openai::embeddings::embeddings(app, &bytes(body)?).await
+}
+
+async fn messages(State(app): State<App>, body: Body) -> Answered {
+    anthropic::messages(app, &bytes(body)?).await
+}
+
+async fn count_tokens(State(app): State<App>, body: Body) -> Answered {
+    anthropic::count_tokens(&app, &bytes(body)?)
+}
+
+async fn ollama_chat(State(app): State<App>, body: Body) -> Answered {
+    ollama::chat(app, &bytes(body)?).await
+}
+
+async fn ollama_generate(State(app): State<App>, body: Body) -> Answered {
+    ollama::generate(app, &bytes(body)?).await
+}
+
+async fn ollama_embed(State(app): State<App>, body: Body) -> Answered {
+    ollama::embed_all(app, &bytes(body)?).await
+}
+
+async fn ollama_embeddings(State(app): State<App>, body: Body) -> Answered {
+    ollama::embed_one(app, &bytes(body)?).await
+}
+
+async fn ollama_show(State(app): State<App>, body: Body) -> Answered {
+    ollama::show(&app, &bytes(body)?)
+}
+
 async fn tokenize(State(app): State<App>, body: Body) -> Answered {
     text::tokenize(&app, &bytes(body)?)
 }
@@ -231,3 +283,6 @@ async fn detokenize(State(app): State<App>, body: Body) -> Answered {
 async fn apply_template(State(app): State<App>, body: Body) -> Answered {
     openai::chat::apply_template(&app, &bytes(body)?)
 }
+
+#[cfg(test)]
+mod tests;

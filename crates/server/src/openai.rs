@@ -2,28 +2,24 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod embeddings;
 mod messages;
-mod sampling;
+pub(crate) mod tools;
 
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
-use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use minfer_engine::executor::TokenId;
 use minfer_engine::{FinishReason, Logprobs, Usage};
 use minfer_tokenizer::Tokenizer;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 
 use crate::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::generation::{Choices, Piece};
 use crate::host::Model;
 
 /// Most choices of a request.
@@ -52,6 +48,19 @@ fn card(model: &dyn Model) -> Value {
     })
 }
 
+/// An id that no other answer has.
+pub(crate) fn unique(prefix: &str) -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{prefix}{:x}{count:04x}", now.as_nanos())
+}
+
+/// Seconds since 1970.
+pub(crate) fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 /// What the answers to a request have in common.
 #[derive(Clone)]
 struct Answer {
@@ -63,11 +72,7 @@ struct Answer {
 
 impl Answer {
     fn new(prefix: &str, object: &'static str, model: &dyn Model) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let id = format!("{prefix}-{:x}{count:04x}", now.as_nanos());
-        Answer { id, object, created: now.as_secs(), model: model.id().to_owned() }
+        Answer { id: unique(&format!("{prefix}-")), object, created: seconds(), model: model.id().to_owned() }
     }
 
     fn json(&self, choices: Value, usage: Option<Value>) -> Value {
@@ -99,17 +104,24 @@ fn usage(parts: &[Usage], n: usize) -> Value {
     })
 }
 
-/// Whether a stream ends with its usage: `stream_options.include_usage`.
-fn include_usage(fields: &mut Fields) -> Result<bool, ApiError> {
-    #[derive(Deserialize)]
-    struct Options {
-        include_usage: Option<bool>,
+/// About a stream.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct StreamOptions {
+    /// It ends with its usage.
+    include_usage: Option<bool>,
+    /// Without effect: nothing is hidden by padding.
+    #[expect(dead_code, reason = "read, but without effect")]
+    include_obfuscation: Option<bool>,
+}
+
+impl StreamOptions {
+    fn include_usage(self) -> bool {
+        self.include_usage.unwrap_or(false)
     }
-    Ok(fields.take::<Options>("stream_options")?.and_then(|options| options.include_usage).unwrap_or(false))
 }
 
 /// `finish_reason`, or why there is none.
-fn finish_reason(reason: &FinishReason) -> Result<&'static str, ApiError> {
+pub(crate) fn finish_reason(reason: &FinishReason) -> Result<&'static str, ApiError> {
     match reason {
         FinishReason::Stop(_) | FinishReason::Banned => Ok("stop"),
         FinishReason::Length | FinishReason::Deadline => Ok("length"),
@@ -132,44 +144,6 @@ fn logprobs_json(tokenizer: &Tokenizer, id: TokenId, logprobs: &Logprobs) -> Val
     let mut token = token_json(tokenizer, id, logprobs.chosen);
     token["top_logprobs"] = logprobs.top.iter().map(|&(id, p)| token_json(tokenizer, id, p)).collect();
     token
-}
-
-/// A stream of server-sent events: JSON objects, then `[DONE]`; after an error nothing.
-struct EventStream(mpsc::Sender<Result<sse::Event, Infallible>>);
-
-impl EventStream {
-    /// The stream, and the response that it is.
-    fn new() -> (Self, Response) {
-        let (sender, receiver) = mpsc::channel(64);
-        let response = Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::default());
-        (EventStream(sender), response.into_response())
-    }
-
-    /// False if the client has gone.
-    async fn send(&self, value: &Value) -> bool {
-        self.0.send(Ok(sse::Event::default().data(value.to_string()))).await.is_ok()
-    }
-
-    async fn done(&self) {
-        let _ = self.0.send(Ok(sse::Event::default().data("[DONE]"))).await;
-    }
-
-    /// Waits for the next piece; `None` at the end, or if the client has gone.
-    async fn next(&self, choices: &mut Choices) -> Option<Piece> {
-        tokio::select! {
-            piece = choices.pieces.recv() => piece,
-            () = self.0.closed() => None,
-        }
-    }
-}
-
-/// As many requests as choices; each has a seed of its own that follows from the request's.
-fn choices_of(request: minfer_engine::Request, n: usize) -> impl Iterator<Item = minfer_engine::Request> {
-    (0..n as u64).map(move |choice| {
-        let mut request = request.clone();
-        request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(choice));
-        request
-    })
 }
 
 /// `n`, within bounds.

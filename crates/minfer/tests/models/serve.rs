@@ -224,7 +224,7 @@ fn what_is_wrong_is_answered_by_name() {
         (chat, question(json!({"tool_choice": "required"})), 400, Some("tool_choice")),
         (chat, question(json!({"n": 0})), 400, Some("n")),
         (chat, question(json!({"top_logprobs": 3})), 400, Some("top_logprobs")),
-        (chat, question(json!({"response_format": {"type": "yaml"}})), 400, Some("response_format")),
+        (chat, question(json!({"response_format": {"type": "yaml"}})), 400, Some("response_format.type")),
         (chat, question(json!({"json_schema": {"not": {}}})), 400, None),
         (chat, question(json!({"messages": [{"role": "user", "content": "x ".repeat(3000)}]})), 400, None),
         ("/v1/completions", json!({"prompt": [99999999]}), 400, None),

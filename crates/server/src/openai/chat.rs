@@ -1,31 +1,116 @@
 //! `POST /v1/chat/completions`.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use minfer_engine::{Request, Usage};
-use minfer_tokenizer::{AnswerEvent, AnswerFormat, AnswerParser, TemplateInput};
+use minfer_engine::Usage;
+use minfer_tokenizer::AnswerEvent;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::messages::Messages;
-use super::{
-    Answer, EventStream, choices_of, count, finish_reason, include_usage, logprobs_json, sampling, usage,
-};
+use super::tools::{ChoiceField, ToolField, tools};
+use super::{Answer, StreamOptions, count, finish_reason, logprobs_json, usage};
 use crate::App;
+use crate::answered::Answered;
+use crate::conversation::{Conversation, Ending, ToolChoice, Turn};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{Choices, News, Reading};
-use crate::host::Model;
+use crate::generation::{Choices, News};
+use crate::sampling::Sampling;
+use crate::stream::EventStream;
+
+/// The conversation, and how it is rendered.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ConversationFields {
+    /// The model's name; the only or first one if left out.
+    model: Option<String>,
+    messages: Messages,
+    /// What the model may call.
+    #[schemars(with = "Option<Vec<ToolField>>")]
+    tools: Option<Vec<Value>>,
+    /// Variables of the chat template.
+    chat_template_kwargs: Option<Map<String, Value>>,
+    /// `none`, `minimal`, `low`, `medium` or `high`: a variable of the template; `none` also says `enable_thinking: false`.
+    reasoning_effort: Option<String>,
+    /// False ends the prompt with the last message.
+    add_generation_prompt: Option<bool>,
+    /// The last message goes on.
+    continue_final_message: Option<bool>,
+}
+
+/// What is particular to chats.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ChatFields {
+    /// Whether a tool is called.
+    tool_choice: Option<ChoiceField>,
+    /// False: one call at most.
+    parallel_tool_calls: Option<bool>,
+    /// `none` leaves the reasoning in the content; `auto` and `deepseek` split it off.
+    reasoning_format: Option<String>,
+    /// Answers, each with a seed of its own.
+    n: Option<usize>,
+    /// Server-sent events instead of one answer.
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    /// Log-probabilities of the tokens.
+    logprobs: Option<bool>,
+    /// And of so many of the most probable ones, up to 20.
+    top_logprobs: Option<u8>,
+    /// llama.cpp's word for both.
+    n_probs: Option<u8>,
+}
+
+/// Fields without effect.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[allow(dead_code, reason = "read, but without effect")]
+pub(crate) struct Effectless {
+    user: Option<Value>,
+    metadata: Option<Value>,
+    store: Option<Value>,
+    service_tier: Option<Value>,
+    prediction: Option<Value>,
+    prompt_cache_key: Option<Value>,
+    prompt_cache_retention: Option<Value>,
+    safety_identifier: Option<Value>,
+    verbosity: Option<Value>,
+    /// What was computed for the same beginning is used in any case; the answer is the same.
+    cache_prompt: Option<bool>,
+    id_slot: Option<i64>,
+}
+
+impl ConversationFields {
+    fn conversation(self) -> Result<Conversation, ApiError> {
+        let mut kwargs = self.chat_template_kwargs.unwrap_or_default();
+        if let Some(effort) = self.reasoning_effort {
+            if effort == "none" {
+                kwargs.entry("enable_thinking").or_insert(json!(false));
+            }
+            kwargs.entry("reasoning_effort").or_insert(json!(effort));
+        }
+        let ending = match (self.continue_final_message, self.add_generation_prompt) {
+            (Some(true), Some(true)) => {
+                let what = "cannot be true along with add_generation_prompt";
+                return Err(ApiError::field("continue_final_message", what));
+            }
+            (Some(true), _) => Ending::Open,
+            (_, Some(false)) => Ending::Message,
+            _ => Ending::Answer,
+        };
+        Ok(Conversation {
+            messages: self.messages.for_template()?,
+            tools: tools(self.tools)?,
+            kwargs,
+            ending,
+            ..Conversation::default()
+        })
+    }
+}
 
 /// A request, checked.
 struct Chat {
-    model: Arc<dyn Model>,
-    request: Request,
-    /// The prompt as a text, for who reads the answer.
-    prompt: String,
-    tools: Option<Value>,
-    parallel: bool,
+    turn: Turn,
     n: usize,
     stream: bool,
     include_usage: bool,
@@ -35,13 +120,7 @@ struct Chat {
 /// Answers.
 pub(crate) async fn completions(app: App, body: &[u8]) -> Result<Response, ApiError> {
     let chat = Chat::parse(&app, body)?;
-    let format =
-        chat.model.template().map_or(AnswerFormat::Hermes, |t| AnswerFormat::of_template(t.source()));
-    let reading = || Reading {
-        parser: Some(AnswerParser::new(format, chat.tools.as_ref(), &chat.prompt)),
-        calls: if chat.parallel { usize::MAX } else { 1 },
-    };
-    let choices = Choices::start(&chat.model, choices_of(chat.request.clone(), chat.n), reading)?;
+    let choices = chat.turn.start(chat.n)?;
     match chat.stream {
         true => {
             let (stream, response) = EventStream::new();
@@ -54,138 +133,69 @@ pub(crate) async fn completions(app: App, body: &[u8]) -> Result<Response, ApiEr
 
 /// `POST /apply-template`: the prompt as a text.
 pub(crate) fn apply_template(app: &App, body: &[u8]) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(body)?;
-    let model = app.model(fields.take::<String>("model")?.as_deref())?;
-    let tools = fields.take("tools")?;
-    let prompt = render(&model, &mut fields, tools.as_ref())?;
-    fields.finish()?;
-    Ok(Json(json!({"prompt": prompt})).into_response())
+    let fields: ConversationFields = Fields::whole(body)?;
+    let model = app.model(fields.model.as_deref())?;
+    Ok(Json(json!({"prompt": fields.conversation()?.render(&*model)?})).into_response())
 }
 
 impl Chat {
     fn parse(app: &App, body: &[u8]) -> Result<Chat, ApiError> {
         let mut fields = Fields::parse(body)?;
-        let model = app.model(fields.take::<String>("model")?.as_deref())?;
-        let tools = tools(&mut fields)?;
-        let prompt = render(&model, &mut fields, tools.as_ref())?;
-        let mut request = sampling::request(&mut fields, &*model)?;
-        request.prompt = model.tokenizer().encode_prompt(&prompt);
-        if tools.is_some() && request.constraint.is_some() {
-            return Err(ApiError::field("tools", "cannot be used with a constraint on the text"));
-        }
-        let logprobs = fields.take("logprobs")?.unwrap_or(false);
-        let top: Option<u8> = fields.take("top_logprobs")?;
-        if top.is_some_and(|top| top > 0) && !logprobs {
+        let of_conversation: ConversationFields = fields.read()?;
+        let own: ChatFields = fields.read()?;
+        let sampling: Sampling = fields.read()?;
+        fields.read::<Effectless>()?;
+        fields.finish()?;
+        let model = app.model(of_conversation.model.as_deref())?;
+        let mut request = sampling.request(&*model)?;
+        if own.top_logprobs.is_some_and(|top| top > 0) && !own.logprobs.unwrap_or(false) {
             return Err(ApiError::field("top_logprobs", "needs logprobs to be true"));
         }
-        request.logprobs = logprobs.then(|| top.unwrap_or(0));
-        let chat = Chat {
-            n: count(fields.take("n")?)?,
-            stream: fields.take("stream")?.unwrap_or(false),
-            parallel: fields.take("parallel_tool_calls")?.unwrap_or(true),
-            include_usage: include_usage(&mut fields)?,
-            model,
-            request,
-            prompt,
-            tools,
-            logprobs,
+        let asked = own.logprobs.unwrap_or(false).then(|| own.top_logprobs.unwrap_or(0));
+        request.logprobs = asked.or(own.n_probs.filter(|&n| n > 0));
+        let mut conversation = of_conversation.conversation()?;
+        conversation.choice = own.tool_choice.map_or(Ok(ToolChoice::Auto), ChoiceField::choice)?;
+        conversation.max_calls = (own.parallel_tool_calls == Some(false)).then_some(1);
+        conversation.unsplit = match own.reasoning_format.as_deref() {
+            None | Some("auto" | "deepseek") => false,
+            // Calls are found by who splits off the reasoning.
+            Some("none") if conversation.tools.is_empty() => true,
+            Some("none") => {
+                return Err(ApiError::field("reasoning_format", "\"none\" is not possible with tools"));
+            }
+            Some(other) => {
+                return Err(ApiError::field("reasoning_format", format!("{other:?} is not supported")));
+            }
         };
-        fields.ignore(&["user", "metadata", "store", "service_tier", "prediction", "cache_prompt"]);
-        fields.ignore(&["prompt_cache_key", "safety_identifier"]);
-        fields.finish()?;
-        Ok(chat)
+        let logprobs = request.logprobs.is_some();
+        let include_usage = own.stream_options.is_some_and(StreamOptions::include_usage);
+        let (n, stream) = (count(own.n)?, own.stream.unwrap_or(false));
+        Ok(Chat { turn: conversation.turn(model, request)?, n, stream, include_usage, logprobs })
     }
-}
-
-/// The tools that the model is told of.
-fn tools(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
-    let tools: Option<Vec<Value>> = fields.take("tools")?;
-    let choice: Option<Value> = fields.take("tool_choice")?;
-    let tools = tools.filter(|tools| !tools.is_empty());
-    for (index, tool) in tools.iter().flatten().enumerate() {
-        if tool["type"] != "function" || !tool["function"]["name"].is_string() {
-            return Err(ApiError::field(format!("tools[{index}]"), "is no function with a name"));
-        }
-    }
-    match choice.as_ref().map(|choice| choice.as_str().unwrap_or("a named function")) {
-        None | Some("auto") => Ok(tools.map(Value::Array)),
-        Some("none") => Ok(None),
-        Some(choice) => Err(ApiError {
-            code: Some("unsupported_parameter"),
-            ..ApiError::field(
-                "tool_choice",
-                format!("{choice:?} is not supported, \"auto\" and \"none\" are"),
-            )
-        }),
-    }
-}
-
-/// The conversation in the model's template.
-fn render(model: &Arc<dyn Model>, fields: &mut Fields, tools: Option<&Value>) -> Result<String, ApiError> {
-    let messages: Messages = fields.need("messages")?;
-    let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
-    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
-        kwargs.insert("reasoning_effort".to_owned(), json!(effort));
-    }
-    let add_generation_prompt = fields.take("add_generation_prompt")?.unwrap_or(true);
-    let Some(template) = model.template() else {
-        return Err(ApiError::invalid(
-            "the model has no chat template: it continues text, but does not answer",
-        ));
-    };
-    let tokenizer = model.tokenizer();
-    let text = |id: Option<u32>| id.and_then(|id| tokenizer.piece(id)).unwrap_or_default().into_owned();
-    let input = TemplateInput {
-        messages: messages.for_template()?,
-        tools: tools.cloned(),
-        add_generation_prompt,
-        bos: text(tokenizer.bos()),
-        eos: text(tokenizer.eos()),
-        kwargs,
-        now: None,
-    };
-    template.render(&input).map_err(|error| ApiError::field("messages", error))
 }
 
 /// A choice as it grows.
 #[derive(Default)]
 struct Message {
-    content: String,
-    reasoning: String,
-    calls: Vec<(String, String)>,
+    answered: Answered,
     logprobs: Vec<Value>,
     finish: Option<&'static str>,
 }
 
 impl Message {
-    fn add(&mut self, event: AnswerEvent) {
-        match event {
-            AnswerEvent::Content(text) => self.content += &text,
-            AnswerEvent::Reasoning(text) => self.reasoning += &text,
-            AnswerEvent::ToolCall { index, name, arguments } => {
-                if self.calls.len() <= index {
-                    self.calls.resize_with(index + 1, Default::default);
-                }
-                let call = &mut self.calls[index];
-                call.0 += &name.unwrap_or_default();
-                call.1 += &arguments;
-            }
-        }
-    }
-
     fn json(self, index: usize, id: &str, logprobs: bool) -> Value {
-        let content =
-            if self.content.is_empty() && !self.calls.is_empty() { Value::Null } else { json!(self.content) };
+        let Answered { content, reasoning, calls } = self.answered;
+        let content = if content.is_empty() && !calls.is_empty() { Value::Null } else { json!(content) };
         let mut message = json!({"role": "assistant", "content": content});
-        if !self.reasoning.is_empty() {
-            message["reasoning_content"] = json!(self.reasoning);
+        if !reasoning.is_empty() {
+            message["reasoning_content"] = json!(reasoning);
         }
-        if !self.calls.is_empty() {
+        if !calls.is_empty() {
             let call = |(number, (name, arguments)): (usize, (String, String))| {
                 json!({"id": call_id(id, index, number), "type": "function",
                     "function": {"name": name, "arguments": arguments}})
             };
-            message["tool_calls"] = self.calls.into_iter().enumerate().map(call).collect();
+            message["tool_calls"] = calls.into_iter().enumerate().map(call).collect();
         }
         let logprobs = if logprobs { json!({"content": self.logprobs}) } else { Value::Null };
         json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": self.finish})
@@ -198,20 +208,20 @@ fn call_id(answer: &str, choice: usize, number: usize) -> String {
 }
 
 async fn whole(chat: Chat, mut choices: Choices) -> Result<Response, ApiError> {
-    let answer = Answer::new("chatcmpl", "chat.completion", &*chat.model);
+    let answer = Answer::new("chatcmpl", "chat.completion", &*chat.turn.model);
     let mut messages: Vec<Message> = (0..chat.n).map(|_| Message::default()).collect();
     let mut used = vec![Usage::default(); chat.n];
     while let Some(piece) = choices.pieces.recv().await {
         let message = &mut messages[piece.choice];
         match piece.news {
             News::Delta { events, logprobs } => {
-                events.into_iter().for_each(|event| message.add(event));
-                let json = logprobs.map(|(id, p)| logprobs_json(chat.model.tokenizer(), id, &p));
+                events.into_iter().for_each(|event| message.answered.add(event));
+                let json = logprobs.map(|(id, p)| logprobs_json(chat.turn.model.tokenizer(), id, &p));
                 message.logprobs.extend(json);
             }
-            News::End { reason, usage } => {
+            News::End { reason, usage, .. } => {
                 let finish = finish_reason(&reason)?;
-                let called = finish == "stop" && !message.calls.is_empty();
+                let called = finish == "stop" && !message.answered.calls.is_empty();
                 message.finish = Some(if called { "tool_calls" } else { finish });
                 used[piece.choice] = usage;
             }
@@ -223,7 +233,7 @@ async fn whole(chat: Chat, mut choices: Choices) -> Result<Response, ApiError> {
 }
 
 async fn streamed(chat: Chat, mut choices: Choices, stream: EventStream) {
-    let answer = Answer::new("chatcmpl", "chat.completion.chunk", &*chat.model);
+    let answer = Answer::new("chatcmpl", "chat.completion.chunk", &*chat.turn.model);
     let chunk = |choice: usize, delta: Value, logprobs: Value, finish: Option<&str>| {
         answer.json(
             json!([{"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}]),
@@ -243,7 +253,7 @@ async fn streamed(chat: Chat, mut choices: Choices, stream: EventStream) {
         let sent = match piece.news {
             News::Delta { events, logprobs } => {
                 let json = logprobs
-                    .map(|(id, p)| json!({"content": [logprobs_json(chat.model.tokenizer(), id, &p)]}));
+                    .map(|(id, p)| json!({"content": [logprobs_json(chat.turn.model.tokenizer(), id, &p)]}));
                 let mut logprobs = json.unwrap_or_default();
                 let mut deltas: Vec<Value> = Vec::new();
                 for event in events {
@@ -260,7 +270,7 @@ async fn streamed(chat: Chat, mut choices: Choices, stream: EventStream) {
                 }
                 sent
             }
-            News::End { reason, usage } => {
+            News::End { reason, usage, .. } => {
                 used[index] = usage;
                 match finish_reason(&reason) {
                     Ok("stop") if called[index] => {

@@ -7,27 +7,48 @@ use axum::response::{IntoResponse, Response};
 use minfer_engine::executor::TokenId;
 use minfer_engine::{Logprobs, Request, Usage};
 use minfer_tokenizer::{AnswerEvent, Tokenizer};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, EventStream, choices_of, count, finish_reason, include_usage, sampling, usage};
+use super::chat::Effectless;
+use super::{Answer, StreamOptions, count, finish_reason, usage};
 use crate::App;
+use crate::conversation::choices_of;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Choices, News, Reading};
 use crate::host::Model;
+use crate::sampling::Sampling;
+use crate::stream::EventStream;
 
 /// Most prompts of a request.
 const MAX_PROMPTS: usize = 64;
 
-/// A prompt, or several, as text or tokens.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Prompts {
+/// A text, or several, as text or tokens.
+#[derive(Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of token ids or a list of such lists"
+)]
+pub(crate) enum Prompts {
     Text(String),
     Tokens(Vec<TokenId>),
     Texts(Vec<String>),
     Lists(Vec<Vec<TokenId>>),
+}
+
+impl Prompts {
+    /// Each as tokens, with the special tokens that the model's file puts around a text.
+    pub(crate) fn tokens(self, tokenizer: &Tokenizer) -> Vec<Vec<TokenId>> {
+        let text = |text: &String| tokenizer.encode_prompt(text);
+        match self {
+            Prompts::Text(prompt) => vec![text(&prompt)],
+            Prompts::Texts(list) => list.iter().map(text).collect(),
+            Prompts::Tokens(ids) => vec![ids],
+            Prompts::Lists(lists) => lists,
+        }
+    }
 }
 
 /// A request, checked.
@@ -41,35 +62,56 @@ struct Completion {
     logprobs: bool,
 }
 
+/// What is to be continued, and what is particular to that.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CompletionFields {
+    /// The model's name; the only or first one if left out.
+    model: Option<String>,
+    prompt: Prompts,
+    /// Continuations of each prompt.
+    n: Option<usize>,
+    /// Only as many as `n`.
+    best_of: Option<usize>,
+    /// Not supported, unless empty.
+    suffix: Option<String>,
+    /// The prompt is part of the text.
+    echo: Option<bool>,
+    /// Server-sent events instead of one answer.
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    /// Log-probabilities of the tokens, and of so many of the most probable ones.
+    logprobs: Option<u8>,
+    /// llama.cpp's word for that.
+    n_probs: Option<u8>,
+}
+
 impl Completion {
     fn parse(app: &App, body: &[u8]) -> Result<Completion, ApiError> {
         let mut fields = Fields::parse(body)?;
-        let model = app.model(fields.take::<String>("model")?.as_deref())?;
-        let text = |text: &String| model.tokenizer().encode_prompt(text);
-        let prompts: Vec<Vec<TokenId>> = match fields.need("prompt")? {
-            Prompts::Text(prompt) => vec![text(&prompt)],
-            Prompts::Texts(list) => list.iter().map(text).collect(),
-            Prompts::Tokens(ids) => vec![ids],
-            Prompts::Lists(lists) => lists,
-        };
+        let own: CompletionFields = fields.read()?;
+        let sampling: Sampling = fields.read()?;
+        fields.read::<Effectless>()?;
+        fields.finish()?;
+        let model = app.model(own.model.as_deref())?;
+        let prompts = own.prompt.tokens(model.tokenizer());
         if !(1..=MAX_PROMPTS).contains(&prompts.len()) {
             let found = format!("has {} prompts, must have 1 to {MAX_PROMPTS}", prompts.len());
             return Err(ApiError::field("prompt", found));
         }
-        let mut request = sampling::request(&mut fields, &*model)?;
-        request.logprobs = fields.take::<u8>("logprobs")?;
-        let n = count(fields.take("n")?)?;
-        let best_of: Option<usize> = fields.take("best_of")?;
-        if best_of.is_some_and(|best| best != n) {
+        let mut request = sampling.request(&*model)?;
+        request.logprobs = own.logprobs.or(own.n_probs.filter(|&n| n > 0));
+        let n = count(own.n)?;
+        if own.best_of.is_some_and(|best| best != n) {
             return Err(ApiError::unsupported("best_of"));
         }
-        if fields.take::<String>("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
+        if own.suffix.is_some_and(|suffix| !suffix.is_empty()) {
             return Err(ApiError::unsupported("suffix"));
         }
-        let include_usage = include_usage(&mut fields)?;
-        let stream = fields.take("stream")?.unwrap_or(false);
-        fields.ignore(&["user", "cache_prompt"]);
-        fields.finish()?;
+        if own.echo == Some(true) {
+            return Err(ApiError::unsupported("echo"));
+        }
+        let include_usage = own.stream_options.is_some_and(StreamOptions::include_usage);
+        let stream = own.stream.unwrap_or(false);
         let logprobs = request.logprobs.is_some();
         let of = |prompt| choices_of(Request { prompt, ..request.clone() }, n);
         let requests = prompts.into_iter().flat_map(of).collect();
@@ -138,7 +180,7 @@ async fn whole(completion: Completion, mut choices: Choices, count: usize) -> Re
                     lists[piece.choice].add(completion.model.tokenizer(), id, &p);
                 }
             }
-            News::End { reason, usage } => {
+            News::End { reason, usage, .. } => {
                 finishes[piece.choice] = Some(finish_reason(&reason)?);
                 used[piece.choice] = usage;
             }
@@ -168,7 +210,7 @@ async fn streamed(completion: Completion, mut choices: Choices, count: usize, st
                 let nothing = text.is_empty() && logprobs.is_none();
                 nothing || stream.send(&chunk(piece.choice, text, lists.json(logprobs.is_some()), None)).await
             }
-            News::End { reason, usage } => {
+            News::End { reason, usage, .. } => {
                 used[piece.choice] = usage;
                 match finish_reason(&reason) {
                     Ok(finish) => {

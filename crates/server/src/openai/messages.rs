@@ -1,24 +1,23 @@
 //! Conversations as templates take them.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 
-/// Messages as they come.
-#[derive(Deserialize)]
+/// Messages as they come: of roles `system`, `developer`, `user`, `assistant` and `tool`.
+#[derive(Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub(crate) struct Messages(Vec<Map<String, Value>>);
 
 impl Messages {
     /// As templates take them: text instead of parts, arguments of calls as objects, `system` for `developer`.
-    pub(crate) fn for_template(self) -> Result<Value, ApiError> {
+    pub(crate) fn for_template(self) -> Result<Vec<Value>, ApiError> {
         if self.0.is_empty() {
             return Err(ApiError::field("messages", "is empty"));
         }
-        let list: Result<Vec<Value>, _> =
-            self.0.into_iter().enumerate().map(|(index, message)| for_template(index, message)).collect();
-        Ok(Value::Array(list?))
+        self.0.into_iter().enumerate().map(|(index, message)| for_template(index, message)).collect()
     }
 }
 
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     fn messages(value: Value) -> Result<Value, ApiError> {
-        serde_json::from_value::<Messages>(value).unwrap().for_template()
+        serde_json::from_value::<Messages>(value).unwrap().for_template().map(Value::Array)
     }
 
     #[test]
