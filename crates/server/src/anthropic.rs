@@ -295,6 +295,7 @@ async fn whole(head: Head, mut choices: Choices) -> Result<Response, ApiError> {
     let mut message = head.message();
     while let Some(piece) = choices.pieces.recv().await {
         match piece.news {
+            News::Prompt { .. } => {}
             News::Delta { events, .. } => events.into_iter().for_each(|event| answered.add(event)),
             News::End { reason, usage, .. } => {
                 let (reason, sequence) = head.end(&reason, !answered.calls.is_empty())?;

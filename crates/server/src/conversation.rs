@@ -83,6 +83,14 @@ pub(crate) struct Turn {
 }
 
 impl Conversation {
+    /// How much the model reasons, if its template knows of it; `none` turns it off where it can be.
+    pub(crate) fn effort(&mut self, effort: &str) {
+        if effort == "none" {
+            self.kwargs.entry("enable_thinking").or_insert(json!(false));
+        }
+        self.kwargs.entry("reasoning_effort").or_insert(json!(effort));
+    }
+
     /// The prompt as a text.
     pub(crate) fn render(&self, model: &dyn Model) -> Result<String, ApiError> {
         let tools = self.told_tools();

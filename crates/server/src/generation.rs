@@ -4,10 +4,12 @@
 //! the task that answers. If that task ends, as it does when its client goes, all of its requests are cancelled.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use minfer_engine::executor::TokenId;
 use minfer_engine::{Canceller, Event, FinishReason, Handle, Logprobs, Request, Timings, Usage};
 use minfer_tokenizer::{AnswerEvent, AnswerParser, Characters};
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::error::ApiError;
@@ -24,10 +26,55 @@ pub(crate) struct Piece {
 }
 
 pub(crate) enum News {
+    /// So much of the prompt has been read, and what of it had been computed before.
+    Prompt { done: usize, cached: usize },
     /// More of the answer, and of which tokens.
     Delta { events: Vec<AnswerEvent>, logprobs: Option<(TokenId, Logprobs)> },
     /// The end, once for each choice.
     End { reason: FinishReason, usage: Usage, timings: Timings },
+}
+
+/// How fast a choice goes, in llama.cpp's words. Times are those at which the server hears.
+pub(crate) struct Clock {
+    prompt: usize,
+    cached: usize,
+    done: usize,
+    tokens: usize,
+    begun: Instant,
+    first: Option<Instant>,
+}
+
+impl Clock {
+    /// Of a prompt of so many tokens.
+    pub(crate) fn new(prompt: usize) -> Self {
+        Clock { prompt, cached: 0, done: 0, tokens: 0, begun: Instant::now(), first: None }
+    }
+
+    pub(crate) fn hears(&mut self, news: &News) {
+        match news {
+            News::Prompt { done, cached } => (self.done, self.cached) = (*done, *cached),
+            News::Delta { .. } => {
+                self.first.get_or_insert_with(Instant::now);
+                self.tokens += 1;
+            }
+            News::End { usage, .. } => self.tokens = usage.completion_tokens,
+        }
+    }
+
+    pub(crate) fn progress(&self) -> Value {
+        json!({"total": self.prompt, "cache": self.cached, "processed": self.done,
+            "time_ms": self.begun.elapsed().as_millis() as u64})
+    }
+
+    pub(crate) fn timings(&self) -> Value {
+        let read = self.first.map_or(self.begun.elapsed(), |first| first - self.begun).as_secs_f64();
+        let told = self.first.map_or(0.0, |first| first.elapsed().as_secs_f64());
+        let per_second = |count: usize, time: f64| if time > 0.0 { count as f64 / time } else { 0.0 };
+        let computed = self.prompt - self.cached;
+        json!({"cache_n": self.cached, "prompt_n": computed, "prompt_ms": read * 1e3,
+            "prompt_per_second": per_second(computed, read), "predicted_n": self.tokens, "predicted_ms": told * 1e3,
+            "predicted_per_second": per_second(self.tokens.saturating_sub(1), told)})
+    }
 }
 
 /// How an answer is read.
@@ -78,6 +125,7 @@ fn read(choice: usize, handle: Handle, model: &dyn Model, reading: Reading, send
     let mut characters = Characters::default();
     // There are more calls than were asked for: what has come so far is the answer.
     let mut full = false;
+    let mut cached = 0;
     let content = |text: String| if text.is_empty() { vec![] } else { vec![AnswerEvent::Content(text)] };
     for event in handle {
         let news = match event {
@@ -124,7 +172,12 @@ fn read(choice: usize, handle: Handle, model: &dyn Model, reading: Reading, send
                 }
                 News::End { reason, usage, timings }
             }
-            _ => continue,
+            Event::Started { cached_tokens, .. } => {
+                cached = cached_tokens;
+                News::Prompt { done: cached, cached }
+            }
+            Event::Prefill { done } => News::Prompt { done, cached },
+            Event::Embedding { .. } => continue,
         };
         if sender.blocking_send(Piece { choice, news }).is_err() {
             return;

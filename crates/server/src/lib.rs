@@ -28,7 +28,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -38,6 +38,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use auth::Keys;
 use error::ApiError;
 pub use host::{About, Model, ModelHost, Single};
+use openai::responses::store::Store;
 
 /// Bounds and keys of a server.
 #[derive(Clone, Debug)]
@@ -87,6 +88,7 @@ pub enum Error {
 pub(crate) struct App {
     pub(crate) host: Arc<dyn ModelHost>,
     keys: Keys,
+    pub(crate) responses: Arc<Store>,
 }
 
 impl App {
@@ -172,13 +174,16 @@ fn bytes(body: Body) -> Result<Bytes, ApiError> {
 }
 
 fn router(host: Arc<dyn ModelHost>, config: &Config) -> Router {
-    let app = App { host, keys: Keys::new(&config.api_keys) };
+    let app = App { host, keys: Keys::new(&config.api_keys), responses: Arc::default() };
     let needs_key = Router::new()
         .route("/v1/models", get(async |State(app): State<App>| openai::models(&app)))
         .route("/v1/models/{*id}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
         .route("/v1/embeddings", post(embeddings))
+        .route("/v1/responses", post(responses))
+        .route("/v1/responses/{id}", get(response).delete(delete_response))
+        .route("/v1/responses/{id}/input_items", get(input_items))
         .route("/v1/messages", post(messages))
         .route("/v1/messages/count_tokens", post(count_tokens))
         .route("/api/chat", post(ollama_chat))
@@ -242,6 +247,22 @@ async fn completions(State(app): State<App>, body: Body) -> Answered {
 
 async fn embeddings(State(app): State<App>, body: Body) -> Answered {
     openai::embeddings::embeddings(app, &bytes(body)?).await
+}
+
+async fn responses(State(app): State<App>, body: Body) -> Answered {
+    openai::responses::create(app, &bytes(body)?).await
+}
+
+async fn response(State(app): State<App>, Path(id): Path<String>) -> Answered {
+    openai::responses::get(&app, &id)
+}
+
+async fn delete_response(State(app): State<App>, Path(id): Path<String>) -> Answered {
+    openai::responses::delete(&app, &id)
+}
+
+async fn input_items(State(app): State<App>, Path(id): Path<String>, uri: Uri) -> Answered {
+    openai::responses::input_items(&app, &id, uri.query().unwrap_or_default())
 }
 
 async fn messages(State(app): State<App>, body: Body) -> Answered {

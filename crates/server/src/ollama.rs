@@ -268,6 +268,7 @@ async fn whole(head: Head, mut choices: Choices) -> Result<Response, ApiError> {
     let mut answered = Answered::default();
     while let Some(piece) = choices.pieces.recv().await {
         match piece.news {
+            News::Prompt { .. } => {}
             News::Delta { events, .. } => events.into_iter().for_each(|event| answered.add(event)),
             News::End { reason, usage, timings } => {
                 let finish = finish_reason(&reason)?;
@@ -285,6 +286,7 @@ async fn streamed(head: Head, mut choices: Choices, stream: LineStream) {
     while let Some(piece) = stream.next(&mut choices).await {
         let mut lines = Vec::new();
         match piece.news {
+            News::Prompt { .. } => {}
             News::Delta { events, .. } => {
                 for event in events {
                     match event {

@@ -4,8 +4,11 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 mod messages;
+pub(crate) mod responses;
 pub(crate) mod tools;
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -48,12 +51,13 @@ fn card(model: &dyn Model) -> Value {
     })
 }
 
-/// An id that no other answer has.
+/// An id that no other answer has and nobody guesses: hashes under keys that this process drew.
 pub(crate) fn unique(prefix: &str) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    format!("{prefix}{:x}{count:04x}", now.as_nanos())
+    let [high, low] = KEYS.each_ref().map(|keys| keys.hash_one(count));
+    format!("{prefix}{high:016x}{low:016x}")
 }
 
 /// Seconds since 1970.

@@ -3,6 +3,7 @@
 mod anthropic;
 mod ollama;
 mod openai;
+mod responses;
 pub(crate) mod support;
 
 use serde_json::{Value, json};

@@ -16,8 +16,8 @@ use super::terminal::with_load_bar;
 
 /// Serve a model to programs, over HTTP
 ///
-/// For clients of OpenAI, Anthropic and Ollama: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models;
-/// /v1/messages; /api/chat, /api/generate, /api/embed; besides /tokenize, /detokenize, /apply-template, /props and /health.
+/// For clients of OpenAI, Anthropic and Ollama: /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings,
+/// /v1/models; /v1/messages; /api/chat, /api/generate, /api/embed; besides /tokenize, /detokenize, /apply-template, /props and /health.
 /// Requests are computed together; a client that goes has its own cancelled. SIGINT and SIGTERM let requests end that
 /// are under way. When it listens, the address is printed to stdout.
 #[derive(clap::Args)]

@@ -77,6 +77,7 @@ pub(super) async fn streamed(head: Head, mut choices: Choices, stream: EventStre
     let mut blocks = Blocks::default();
     while let Some(piece) = stream.next(&mut choices).await {
         let events = match piece.news {
+            News::Prompt { .. } => Vec::new(),
             News::Delta { events, .. } => {
                 events.into_iter().flat_map(|event| blocks.add(event, &head)).collect::<Vec<Value>>()
             }

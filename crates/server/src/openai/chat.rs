@@ -16,7 +16,7 @@ use crate::answered::Answered;
 use crate::conversation::{Conversation, Ending, ToolChoice, Turn};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{Choices, News};
+use crate::generation::{Choices, Clock, News};
 use crate::sampling::Sampling;
 use crate::stream::EventStream;
 
@@ -48,6 +48,14 @@ pub(crate) struct ChatFields {
     parallel_tool_calls: Option<bool>,
     /// `none` leaves the reasoning in the content; `auto` and `deepseek` split it off.
     reasoning_format: Option<String>,
+    /// Tokens that the model may reason for; then its reasoning is ended. −1 is no bound.
+    reasoning_budget: Option<i64>,
+    /// Another word for that.
+    thinking: Option<ThinkingField>,
+    /// The stream tells how far the prompt has been read.
+    return_progress: Option<bool>,
+    /// Every chunk tells how fast it goes.
+    timings_per_token: Option<bool>,
     /// Answers, each with a seed of its own.
     n: Option<usize>,
     /// Server-sent events instead of one answer.
@@ -59,6 +67,15 @@ pub(crate) struct ChatFields {
     top_logprobs: Option<u8>,
     /// llama.cpp's word for both.
     n_probs: Option<u8>,
+}
+
+/// Whether and how long the model reasons.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ThinkingField {
+    /// `enabled` or `disabled`.
+    r#type: Option<String>,
+    /// Tokens at most.
+    budget_tokens: Option<usize>,
 }
 
 /// Fields without effect.
@@ -82,13 +99,6 @@ pub(crate) struct Effectless {
 
 impl ConversationFields {
     fn conversation(self) -> Result<Conversation, ApiError> {
-        let mut kwargs = self.chat_template_kwargs.unwrap_or_default();
-        if let Some(effort) = self.reasoning_effort {
-            if effort == "none" {
-                kwargs.entry("enable_thinking").or_insert(json!(false));
-            }
-            kwargs.entry("reasoning_effort").or_insert(json!(effort));
-        }
         let ending = match (self.continue_final_message, self.add_generation_prompt) {
             (Some(true), Some(true)) => {
                 let what = "cannot be true along with add_generation_prompt";
@@ -98,13 +108,17 @@ impl ConversationFields {
             (_, Some(false)) => Ending::Message,
             _ => Ending::Answer,
         };
-        Ok(Conversation {
+        let mut conversation = Conversation {
             messages: self.messages.for_template()?,
             tools: tools(self.tools)?,
-            kwargs,
+            kwargs: self.chat_template_kwargs.unwrap_or_default(),
             ending,
             ..Conversation::default()
-        })
+        };
+        if let Some(effort) = self.reasoning_effort {
+            conversation.effort(&effort);
+        }
+        Ok(conversation)
     }
 }
 
@@ -115,6 +129,14 @@ struct Chat {
     stream: bool,
     include_usage: bool,
     logprobs: bool,
+    speaks: Speaks,
+}
+
+/// What a stream tells besides the answer.
+#[derive(Clone, Copy, Debug)]
+struct Speaks {
+    progress: bool,
+    timings: bool,
 }
 
 /// Answers.
@@ -167,10 +189,27 @@ impl Chat {
                 return Err(ApiError::field("reasoning_format", format!("{other:?} is not supported")));
             }
         };
+        conversation.budget = own.reasoning_budget.and_then(|budget| usize::try_from(budget).ok());
+        if let Some(ThinkingField { r#type, budget_tokens }) = own.thinking {
+            conversation.budget = conversation.budget.or(budget_tokens);
+            match r#type.as_deref() {
+                None | Some("enabled") => {}
+                Some("disabled") => {
+                    conversation.kwargs.entry("enable_thinking").or_insert(json!(false));
+                }
+                Some(other) => {
+                    return Err(ApiError::field("thinking.type", format!("{other:?} is not known")));
+                }
+            }
+        }
         let logprobs = request.logprobs.is_some();
+        let speaks = Speaks {
+            progress: own.return_progress.unwrap_or(false),
+            timings: own.timings_per_token.unwrap_or(false),
+        };
         let include_usage = own.stream_options.is_some_and(StreamOptions::include_usage);
         let (n, stream) = (count(own.n)?, own.stream.unwrap_or(false));
-        Ok(Chat { turn: conversation.turn(model, request)?, n, stream, include_usage, logprobs })
+        Ok(Chat { turn: conversation.turn(model, request)?, n, stream, include_usage, logprobs, speaks })
     }
 }
 
@@ -214,6 +253,7 @@ async fn whole(chat: Chat, mut choices: Choices) -> Result<Response, ApiError> {
     while let Some(piece) = choices.pieces.recv().await {
         let message = &mut messages[piece.choice];
         match piece.news {
+            News::Prompt { .. } => {}
             News::Delta { events, logprobs } => {
                 events.into_iter().for_each(|event| message.answered.add(event));
                 let json = logprobs.map(|(id, p)| logprobs_json(chat.turn.model.tokenizer(), id, &p));
@@ -248,9 +288,18 @@ async fn streamed(chat: Chat, mut choices: Choices, stream: EventStream) {
     }
     let mut called = vec![false; chat.n];
     let mut used = vec![Usage::default(); chat.n];
+    let mut clocks: Vec<Clock> = (0..chat.n).map(|_| Clock::new(chat.turn.request.prompt.len())).collect();
     while let Some(piece) = stream.next(&mut choices).await {
         let index = piece.choice;
+        let clock = &mut clocks[index];
+        clock.hears(&piece.news);
         let sent = match piece.news {
+            News::Prompt { .. } if chat.speaks.progress => {
+                let mut chunk = chunk(index, json!({}), Value::Null, None);
+                chunk["prompt_progress"] = clock.progress();
+                stream.send(&chunk).await
+            }
+            News::Prompt { .. } => true,
             News::Delta { events, logprobs } => {
                 let json = logprobs
                     .map(|(id, p)| json!({"content": [logprobs_json(chat.turn.model.tokenizer(), id, &p)]}));
@@ -266,7 +315,11 @@ async fn streamed(chat: Chat, mut choices: Choices, stream: EventStream) {
                 }
                 let mut sent = true;
                 for delta in deltas {
-                    sent = sent && stream.send(&chunk(index, delta, logprobs.take(), None)).await;
+                    let mut chunk = chunk(index, delta, logprobs.take(), None);
+                    if chat.speaks.timings {
+                        chunk["timings"] = clock.timings();
+                    }
+                    sent = sent && stream.send(&chunk).await;
                 }
                 sent
             }

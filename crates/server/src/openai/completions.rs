@@ -174,6 +174,7 @@ async fn whole(completion: Completion, mut choices: Choices, count: usize) -> Re
     let mut used = vec![Usage::default(); count];
     while let Some(piece) = choices.pieces.recv().await {
         match piece.news {
+            News::Prompt { .. } => {}
             News::Delta { events, logprobs } => {
                 texts[piece.choice] += &text_of(events);
                 if let Some((id, p)) = logprobs {
@@ -202,6 +203,7 @@ async fn streamed(completion: Completion, mut choices: Choices, count: usize, st
     let mut used = vec![Usage::default(); count];
     while let Some(piece) = stream.next(&mut choices).await {
         let sent = match piece.news {
+            News::Prompt { .. } => true,
             News::Delta { events, logprobs } => {
                 let (text, mut lists) = (text_of(events), Lists::default());
                 if let Some((id, p)) = &logprobs {

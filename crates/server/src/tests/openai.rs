@@ -134,3 +134,89 @@ fn embeddings_come_as_numbers_and_as_bytes() {
         assert_eq!((status, answer["error"]["param"].as_str()), (400, param), "{wrong} {answer}");
     }
 }
+
+#[test]
+fn reasoning_is_bounded_and_split_off() {
+    let client = Client::new(support::FAMILIES[2].1);
+    let message = |more: Value| {
+        let mut body = question(json!({"max_tokens": 40, "temperature": 0}));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (status, answer) = client.post("/v1/chat/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["message"].clone()
+    };
+    // Without the token that ends it.
+    let free = message(json!({"logit_bias": {"261": -100}}));
+    let reasoning = free["reasoning_content"].as_str().unwrap();
+    assert!(free["content"] == "" && !reasoning.is_empty());
+    for more in [json!({"reasoning_budget": 6}), json!({"thinking": {"type": "enabled", "budget_tokens": 6}})]
+    {
+        let bounded = message(more);
+        let begin = bounded["reasoning_content"].as_str().unwrap();
+        assert!(reasoning.starts_with(begin) && begin.len() < reasoning.len(), "{bounded}");
+        assert!(!bounded["content"].as_str().unwrap().is_empty(), "{bounded}");
+    }
+    let none = message(json!({"reasoning_budget": 0}));
+    assert!(none["reasoning_content"].is_null() && none["content"] != "", "{none}");
+    // A format that the text has to have begins after the reasoning.
+    let schema = json!({"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let held = message(json!({"reasoning_budget": 3, "response_format": format, "max_tokens": 400}));
+    let value: Value = serde_json::from_str(held["content"].as_str().unwrap()).unwrap();
+    assert!([json!(1), json!(2)].contains(&value["n"]) && !held["reasoning_content"].is_null(), "{held}");
+    let whole = message(json!({"reasoning_format": "none", "logit_bias": {"261": -100}}));
+    assert!(
+        whole["reasoning_content"].is_null() && whole["content"].as_str().unwrap().len() >= reasoning.len()
+    );
+}
+
+#[test]
+fn more_fields_are_honoured_or_refused() {
+    let client = Client::new(HERMES);
+    let told = client.stream("/v1/chat/completions",
+        &question(json!({"stream": true, "max_tokens": 5, "ignore_eos": true, "return_progress": true, "timings_per_token": true})));
+    let progress: Vec<&Value> = told.iter().map(|c| &c["prompt_progress"]).filter(|p| !p.is_null()).collect();
+    let last = progress.last().unwrap();
+    assert!(last["processed"] == last["total"] && last["total"].as_u64() > Some(10), "{last}");
+    let timings: Vec<&Value> = told.iter().map(|c| &c["timings"]).filter(|t| !t.is_null()).collect();
+    assert!(
+        !timings.is_empty()
+            && timings.iter().all(|t| t["predicted_n"].is_u64() && t["prompt_ms"].is_number())
+    );
+    // The order of steps is honoured: only the last one's name is one that draws.
+    let drawn = |more: Value| {
+        let mut body = question(json!({"max_tokens": 12, "seed": 5, "temperature": 3.0}));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.post("/v1/chat/completions", &body).1["choices"][0]["message"]["content"].clone()
+    };
+    let greedy = drawn(json!({"temperature": 0}));
+    assert_eq!(drawn(json!({"samplers": ["top_k", "temperature"], "top_k": 1})), greedy);
+    assert_ne!(drawn(json!({"samplers": ["temperature"], "top_k": 1})), greedy);
+    // The last message goes on.
+    let render = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "It is"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.post("/apply-template", &body).1["prompt"].as_str().unwrap().to_owned()
+    };
+    assert!(render(json!({"continue_final_message": true})).ends_with("assistant\nIt is"));
+    assert!(render(json!({"add_generation_prompt": false})).ends_with("It is<|im_end|>"));
+    for (more, param) in [
+        (json!({"samplers": ["top_k", "magic"]}), Some("samplers")),
+        (json!({"mirostat": 1}), None),
+        (json!({"lora": [{"id": 0}]}), Some("lora")),
+        (json!({"functions": []}), Some("functions")),
+        (json!({"reasoning_format": "xml"}), Some("reasoning_format")),
+        (json!({"thinking": {"type": "maybe"}}), Some("thinking.type")),
+        (
+            json!({"continue_final_message": true, "add_generation_prompt": true}),
+            Some("continue_final_message"),
+        ),
+        (json!({"web_search_options": {}}), Some("web_search_options")),
+    ] {
+        let (status, answer) = client.post("/v1/chat/completions", &question(more));
+        assert_eq!((status, answer["error"]["param"].as_str()), (400, param), "{answer}");
+    }
+    let effectless = json!({"user": "u", "store": true, "metadata": {}, "cache_prompt": false, "id_slot": -1,
+        "service_tier": "auto", "prediction": null, "max_tokens": 1});
+    assert_eq!(client.post("/v1/chat/completions", &question(effectless)).0, 200);
+}
