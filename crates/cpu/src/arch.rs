@@ -95,6 +95,7 @@ impl Kernels {
             KvType::BF16 => &self.kv[1],
             KvType::F32 => &self.kv[2],
             KvType::Q8_0 => &self.kv[3],
+            KvType::FP8 => &self.kv[4],
         }
     }
 }
@@ -183,6 +184,7 @@ macro_rules! entry_points {
                     kv_kernels::<cache::BF16>(),
                     kv_kernels::<cache::F32>(),
                     kv_kernels::<cache::Q8_0>(),
+                    kv_kernels::<cache::FP8>(),
                 ],
             };
         }

@@ -130,6 +130,17 @@ pub(crate) trait Simd: Copy {
     unsafe fn dot_signed(acc: Self::Dot, w: Self::B, a: i32) -> Self::Dot;
     unsafe fn finish(acc: Self::Dot) -> Self::I;
 
+    /// Sixteen E4M3 numbers, 2^-8 of each: bits of a half, whose exponent has another bias. Not of the codes of NaN.
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self::F {
+        // SAFETY: `halves` are sixteen; the caller vouches for the ISA and for `p`.
+        unsafe {
+            let codes = p.cast::<[i8; LANES]>().read_unaligned();
+            let halves = codes.map(|code| (i16::from(code) << 7) as u16 & 0xbfff);
+            Self::load_f16(halves.as_ptr().cast())
+        }
+    }
+
     /// Rounds to nearest even.
     #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, x: Self::F) {

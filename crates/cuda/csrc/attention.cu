@@ -10,8 +10,31 @@ __device__ __forceinline__ const half* block_of(const half* cache, Kv type, size
     return reinterpret_cast<const half*>(reinterpret_cast<const uint8_t*>(cache) + at * kv_block_bytes(type, dim));
 }
 
-// Weights times a block of values in q8_0, of which keys up to `last` are seen.
-template <int SUMS>
+// Scores of a block of keys of coded types, for rows g and g + 8 of a tile: queries at `q0` and `q1`, or null.
+template <Kv T, int D>
+__device__ __forceinline__ void add_block_scores(float (&s)[WARP_KEYS / 8][4], const half* q0, const half* q1,
+                                                 const uint8_t* codes, int dim) {
+    const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const half* scales = reinterpret_cast<const half*>(codes + KV_BLOCK * dim) + 2 * t;
+    auto scale = [&](int row, int n) { return *reinterpret_cast<const uint32_t*>(scales + row * KV_BLOCK + 8 * n); };
+#pragma unroll
+    for (int c = 0; c < D; c += KV_GROUP) {
+        if (c >= dim) break;
+        const uint4 none = make_uint4(0, 0, 0, 0);
+        const uint4 w0 = q0 ? *reinterpret_cast<const uint4*>(q0 + c + 8 * t) : none;
+        const uint4 w1 = q1 ? *reinterpret_cast<const uint4*>(q1 + c + 8 * t) : none;
+#pragma unroll
+        for (int n = 0; n < WARP_KEYS / 8; ++n) {
+            const uint2 key = *reinterpret_cast<const uint2*>(codes + (8 * n + g) * dim + c + 8 * t);
+            add_scores<T>(s[n], w0, w1, key, T == Kv::Q8_0 ? scale(c / KV_GROUP, n) : 0);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < WARP_KEYS / 8 && T == Kv::FP8; ++n) scale_scores(s[n], scale(0, n));
+}
+
+// Weights times a block of values of coded types, of which keys up to `last` are seen.
+template <Kv T, int SUMS>
 __device__ __forceinline__ void add_block(const AttentionArgs& a, float (&acc)[SUMS][4],
                                           const uint32_t (&p)[WARP_KEYS / 8][2], const uint8_t* codes, int last) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, dim = a.dim;
@@ -29,11 +52,11 @@ __device__ __forceinline__ void add_block(const AttentionArgs& a, float (&acc)[S
                 // Keys that no row sees may hold what another sequence left there, NaN even.
                 const bool seen = key <= last;
                 four[i] = seen ? *reinterpret_cast<const uint32_t*>(codes + key * dim + c + 4 * g) : 0;
-                const uint32_t scale =
-                    seen ? *reinterpret_cast<const uint16_t*>(scales + c / KV_GROUP * KV_BLOCK + key) : 0;
+                const half* d = scales + (T == Kv::Q8_0 ? c / KV_GROUP : 0) * KV_BLOCK + key;
+                const uint32_t scale = seen ? *reinterpret_cast<const uint16_t*>(d) : 0;
                 pair[i / 2] = i % 2 ? pair[i / 2] | scale << 16 : scale;
             }
-            add_values(acc + c / 8, w, four, pair[0], pair[1]);
+            add_values<T>(acc + c / 8, w, four, pair[0], pair[1]);
         }
     }
 }
@@ -111,22 +134,11 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
         float s[WARP_KEYS / 8][4];
 #pragma unroll
         for (int n = 0; n < WARP_KEYS / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
-        if (ANY && any && static_cast<Kv>(a.k_type) == Kv::Q8_0) {
+        if (ANY && any && is_coded(static_cast<Kv>(a.k_type))) {
             const uint8_t* codes = reinterpret_cast<const uint8_t*>(k);
-            const half* scales = reinterpret_cast<const half*>(codes + KV_BLOCK * dim);
-#pragma unroll
-            for (int c = 0; c < D; c += KV_GROUP) {
-                if (c >= dim) break;
-                const uint4 none = make_uint4(0, 0, 0, 0);
-                const uint4 w0 = has0 ? *reinterpret_cast<const uint4*>(a.q + q0 * dim + c + 8 * t) : none;
-                const uint4 w1 = has1 ? *reinterpret_cast<const uint4*>(a.q + q1 * dim + c + 8 * t) : none;
-#pragma unroll
-                for (int n = 0; n < WARP_KEYS / 8; ++n) {
-                    const uint2 key = *reinterpret_cast<const uint2*>(codes + (8 * n + g) * dim + c + 8 * t);
-                    add_scores(s[n], w0, w1, key,
-                               *reinterpret_cast<const uint32_t*>(scales + c / KV_GROUP * KV_BLOCK + 8 * n + 2 * t));
-                }
-            }
+            const half *at0 = has0 ? a.q + q0 * dim : nullptr, *at1 = has1 ? a.q + q1 * dim : nullptr;
+            if (static_cast<Kv>(a.k_type) == Kv::Q8_0) add_block_scores<Kv::Q8_0, D>(s, at0, at1, codes, dim);
+            else add_block_scores<Kv::FP8, D>(s, at0, at1, codes, dim);
         } else if (any) {
 #pragma unroll
             for (int c = 0; c < D; c += 16) {
@@ -153,9 +165,11 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
         float acc[D / 8][4];
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-        const bool grouped = ANY && static_cast<Kv>(a.v_type) == Kv::Q8_0;
-        if (grouped && any) {
-            add_block(a, acc, p, reinterpret_cast<const uint8_t*>(v), last_position - key0);
+        const bool coded = ANY && is_coded(static_cast<Kv>(a.v_type));
+        if (coded && any) {
+            const uint8_t* codes = reinterpret_cast<const uint8_t*>(v);
+            if (static_cast<Kv>(a.v_type) == Kv::Q8_0) add_block<Kv::Q8_0>(a, acc, p, codes, last_position - key0);
+            else add_block<Kv::FP8>(a, acc, p, codes, last_position - key0);
         } else if (any) {
             half* tile_v = v_tile[warp];
 #pragma unroll
@@ -196,7 +210,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
                 for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        const int c = grouped ? value_channel<true>(n, i, t) : value_channel<false>(n, i, t);
+                        const int c = coded ? value_channel<true>(n, i, t) : value_channel<false>(n, i, t);
                         float& to = o[i < 2 ? r0 : r1][c];
                         to = turn == 0 ? acc[n][i] : to + acc[n][i];
                     }

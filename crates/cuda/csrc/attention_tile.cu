@@ -15,14 +15,14 @@ constexpr int STAGES = 4;
 constexpr int CHUNKS = ATTN_SEGMENT / WARP_KEYS;
 
 // A block of keys or values in shared memory.
-template <int D, Kv T>
+template <int D, Kv T, bool CODED = is_coded(T)>
 struct Block {
     half values[KV_BLOCK * D];
 };
-template <int D>
-struct Block<D, Kv::Q8_0> {
-    uint8_t codes[KV_BLOCK * D];             // at `code_place`
-    half scales[D / KV_GROUP][KV_BLOCK];
+template <int D, Kv T>
+struct Block<D, T, true> {
+    uint8_t codes[KV_BLOCK * D];  // at `code_place`
+    half scales[scales_each(T, D)][KV_BLOCK];
 };
 
 // What the host reserves, device/stages.rs: queries, blocks of keys and values, and outputs of earlier segments.
@@ -34,6 +34,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared<64, Kv::F16>) == 81920 && sizeof(Shared<128, Kv::F16>) == 163840, "attention_tile_shared");
 static_assert(sizeof(Shared<128, Kv::Q8_0>) == 163840 - STAGES * KV_BLOCK * 120, "attention_tile_shared");
+static_assert(sizeof(Shared<128, Kv::FP8>) == 163840 - STAGES * KV_BLOCK * 126, "attention_tile_shared");
 
 // Where chunk c of 8 channels of a row lies: rows that ldmatrix reads together fall into different banks.
 template <int D>
@@ -44,7 +45,7 @@ __device__ __forceinline__ int swizzled(int row, int c) {
 // T: type of the cache.
 template <int D, Kv T>
 __device__ __forceinline__ void attend(const AttentionArgs& a) {
-    constexpr bool GROUPED = T == Kv::Q8_0;
+    constexpr bool CODED = is_coded(T);
     extern __shared__ __align__(16) uint8_t memory[];
     Shared<D, T>& shared = *reinterpret_cast<Shared<D, T>*>(memory);
     grid_wait();
@@ -89,7 +90,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
             // Keys that no row of the tile sees may hold what another sequence left there, NaN even.
             const int known = min(last_position + 1 - key0, KV_BLOCK);
             Block<D, T>& to = shared.ring[j % STAGES];
-            if constexpr (GROUPED) {
+            if constexpr (CODED) {
                 const uint8_t* from = reinterpret_cast<const uint8_t*>(tensor) + (block * a.kv_heads + kv_head) * kv_block_bytes(T, D);
 #pragma unroll
                 for (int i = 0; i < KV_BLOCK * (D / 16) / TILE_THREADS; ++i) {
@@ -98,7 +99,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
                     if (key < known) copy_async16(place, from + key * D + c);
                     else *reinterpret_cast<uint4*>(place) = make_uint4(0, 0, 0, 0);
                 }
-                if (threadIdx.x < D / KV_GROUP * KV_BLOCK / 8) {
+                if (threadIdx.x < scales_each(T, D) * KV_BLOCK / 8) {
                     const int at = threadIdx.x * 8;
                     copy_scales(to.scales[0] + at, reinterpret_cast<const half*>(from + KV_BLOCK * D) + at, 0,
                                 known - at % KV_BLOCK);
@@ -139,7 +140,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
             for (int n = 0; n < WARP_KEYS / 8; ++n) s[chunk][n][0] = s[chunk][n][1] = s[chunk][n][2] = s[chunk][n][3] = 0.0f;
             if (!seen(segment_key + chunk * WARP_KEYS)) continue;
             const Block<D, T>& keys = shared.ring[j % STAGES];
-            if constexpr (GROUPED) {
+            if constexpr (CODED) {
 #pragma unroll 1
                 for (int c = 0; c < D; c += KV_GROUP) {
                     const half* q = shared.q + swizzled<D>(warp * ROWS + g, c / 8 + t);
@@ -147,9 +148,14 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
 #pragma unroll
                     for (int n = 0; n < WARP_KEYS / 8; ++n) {
                         const uint8_t* key = keys.codes + code_place<D>(8 * n + g, c + 8 * t);
-                        add_scores(s[chunk][n], q0, q1, *reinterpret_cast<const uint2*>(key),
-                                   *reinterpret_cast<const uint32_t*>(keys.scales[c / KV_GROUP] + 8 * n + 2 * t));
+                        const half* scales = keys.scales[T == Kv::Q8_0 ? c / KV_GROUP : 0] + 8 * n + 2 * t;
+                        add_scores<T>(s[chunk][n], q0, q1, *reinterpret_cast<const uint2*>(key),
+                                      T == Kv::Q8_0 ? *reinterpret_cast<const uint32_t*>(scales) : 0);
                     }
+                }
+#pragma unroll
+                for (int n = 0; n < WARP_KEYS / 8 && T == Kv::FP8; ++n) {
+                    scale_scores(s[chunk][n], *reinterpret_cast<const uint32_t*>(keys.scales[0] + 8 * n + 2 * t));
                 }
             } else {
 #pragma unroll
@@ -254,16 +260,16 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
                     for (int step = 0; step < WARP_KEYS / 16; ++step) {
                         const uint32_t weights[4] = {p[chunk][2 * step][0], p[chunk][2 * step][1],
                                                      p[chunk][2 * step + 1][0], p[chunk][2 * step + 1][1]};
-                        if constexpr (GROUPED) {
+                        if constexpr (CODED) {
                             uint32_t codes[4];
 #pragma unroll
                             for (int i = 0; i < 4; ++i) {
                                 const int key = 16 * step + 2 * t + i / 2 * 8 + i % 2;
                                 codes[i] = *reinterpret_cast<const uint32_t*>(values.codes + code_place<D>(key, c0 + 4 * g));
                             }
-                            const half* scales = values.scales[c0 / KV_GROUP] + 16 * step + 2 * t;
-                            add_values(acc, weights, codes, *reinterpret_cast<const uint32_t*>(scales),
-                                       *reinterpret_cast<const uint32_t*>(scales + 8));
+                            const half* scales = values.scales[c0 / scaled_channels(T, D)] + 16 * step + 2 * t;
+                            add_values<T>(acc, weights, codes, *reinterpret_cast<const uint32_t*>(scales),
+                                          *reinterpret_cast<const uint32_t*>(scales + 8));
                         } else {
                             const Operand<T> w(weights);
 #pragma unroll
@@ -308,7 +314,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
             float* to = a.out + row_of(half_row ? r1 : r0) * D;
             const float low = shared.out[4 * n + 2 * half_row][threadIdx.x] / l;
             const float high = shared.out[4 * n + 2 * half_row + 1][threadIdx.x] / l;
-            if (GROUPED) {
+            if (CODED) {
                 to[value_channel<true>(n, 0, t)] = low;
                 to[value_channel<true>(n, 1, t)] = high;
             } else {
@@ -327,6 +333,8 @@ __device__ __forceinline__ void attend(const AttentionArgs& a) {
 KERNEL(attention_tile_d64, 64, Kv::F16)
 KERNEL(attention_tile_d64_bf16, 64, Kv::BF16)
 KERNEL(attention_tile_d64_q8_0, 64, Kv::Q8_0)
+KERNEL(attention_tile_d64_fp8, 64, Kv::FP8)
 KERNEL(attention_tile_d128, 128, Kv::F16)
 KERNEL(attention_tile_d128_bf16, 128, Kv::BF16)
 KERNEL(attention_tile_d128_q8_0, 128, Kv::Q8_0)
+KERNEL(attention_tile_d128_fp8, 128, Kv::FP8)

@@ -5,12 +5,12 @@
 using namespace decode_attention;
 
 namespace {
-// A warp for each head that a block is likely to have, or two blocks on a multiprocessor. In q8_0 only those warps that have
+// A warp for each head that a block is likely to have, or two blocks on a multiprocessor. Of codes only those warps that have
 // keys, and as many blocks as fit: three or five.
 template <bool DEEP, Kv T>
-constexpr int DECODE_THREADS = T == Kv::Q8_0 ? WARPS * WARP : DEEP ? 256 : 320;
+constexpr int DECODE_THREADS = is_coded(T) ? WARPS * WARP : DEEP ? 256 : 320;
 template <int D, bool DEEP, Kv T>
-constexpr int DECODE_BLOCKS = D > 128 ? 1 : T == Kv::Q8_0 ? (D == 64 ? 5 : 3) : DEEP ? 2 : 1;
+constexpr int DECODE_BLOCKS = D > 128 ? 1 : is_coded(T) ? (D == 64 ? 5 : 3) : DEEP ? 2 : 1;
 
 // What the host reserves, device/decode.rs.
 static_assert(sizeof(Shared<128>) == 5120 && sizeof(Shared<256>) == 9216 && SCRATCH == 2048, "attention_struct");
@@ -23,7 +23,7 @@ __device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
     Shared<D>& shared = *reinterpret_cast<Shared<D>*>(memory);
     float* scratch = reinterpret_cast<float*>(memory + sizeof(Shared<D>));
     constexpr int THREADS = DECODE_THREADS<DEEP, T>;
-    half* area = reinterpret_cast<half*>(scratch + (T == Kv::Q8_0 ? GROUPED_SCRATCH<D, THREADS> : SCRATCH));
+    half* area = reinterpret_cast<half*>(scratch + (is_coded(T) ? CODED_SCRATCH<D, THREADS> : SCRATCH));
     const AttentionArgs& a = args.attention;
     // Where the step's tokens belong was written before its first kernel.
     Work work;
@@ -35,8 +35,8 @@ __device__ __forceinline__ void body(const DecodeAttentionArgs& args) {
     work.index = blockIdx.x;
     work.segment = first + work.index;
     const bool works = work.index < work.segments;
-    if (works && T == Kv::Q8_0) fetch_grouped<D, THREADS>(args, work, shared, reinterpret_cast<uint8_t*>(area));
-    if (works && T != Kv::Q8_0) fetch<D, THREADS, DEEP>(args, work, shared, area);
+    if (works && is_coded(T)) fetch_coded<D, THREADS, T>(args, work, shared, reinterpret_cast<uint8_t*>(area));
+    if (works && !is_coded(T)) fetch<D, THREADS, DEEP>(args, work, shared, area);
     grid_wait();
     if (works) attend<D, THREADS, DEEP, T>(args, work, shared, scratch, area);
 }
@@ -51,13 +51,16 @@ KERNEL(decode_attention_d64, 64, false, Kv::F16)
 KERNEL(decode_attention_d64_deep, 64, true, Kv::F16)
 KERNEL(decode_attention_d64_bf16, 64, true, Kv::BF16)
 KERNEL(decode_attention_d64_q8_0, 64, true, Kv::Q8_0)
+KERNEL(decode_attention_d64_fp8, 64, true, Kv::FP8)
 KERNEL(decode_attention_d128, 128, false, Kv::F16)
 KERNEL(decode_attention_d128_deep, 128, true, Kv::F16)
 KERNEL(decode_attention_d128_bf16, 128, true, Kv::BF16)
 KERNEL(decode_attention_d128_q8_0, 128, true, Kv::Q8_0)
+KERNEL(decode_attention_d128_fp8, 128, true, Kv::FP8)
 KERNEL(decode_attention_d256_deep, 256, true, Kv::F16)
 KERNEL(decode_attention_d256_bf16, 256, true, Kv::BF16)
 KERNEL(decode_attention_d256_q8_0, 256, true, Kv::Q8_0)
+KERNEL(decode_attention_d256_fp8, 256, true, Kv::FP8)
 
 // The same for many of them.
 #define WALK(name, D, T) \

@@ -48,9 +48,9 @@ using Shared = SharedOf<(D > 128 ? 256 : 128)>;
 // and segment.
 constexpr int SCRATCH = 2 * ROWS * MERGE_SEGMENTS;
 
-// The same of a cache in q8_0, whose blocks are small to be many: heads only. Factors take the place of codes.
+// The same of a cache of codes, whose blocks are small to be many: heads only. Factors take the place of codes.
 template <int D, int THREADS>
-constexpr int GROUPED_SCRATCH = THREADS / WARP * D;
+constexpr int CODED_SCRATCH = THREADS / WARP * D;
 
 // Bytes of a segment's keys and values. DEEP, tiles of values behind the first take the place of keys that were used: two
 // blocks of long contexts share a multiprocessor, while one of a short context does not wait for memory twice. Of heads of
@@ -123,19 +123,19 @@ __device__ __forceinline__ void fetch(const DecodeAttentionArgs& args, const Wor
     clear_queries<D, THREADS>(a, shared);
 }
 
-// A segment in q8_0: codes of keys, [256][D], and of values, then their scales, [D / 32][256] of either.
-template <int D>
-constexpr int GROUPED_AREA = 2 * ATTN_SEGMENT * (D + 2 * D / KV_GROUP);
+// A segment of coded types: codes of keys, [256][D], and of values, then their scales, [scales of a head][256] of either.
+template <int D, Kv T>
+constexpr int CODED_AREA = 2 * ATTN_SEGMENT * (D + 2 * scales_each(T, D));
 
 // Scales of keys (part 0) or values (part 1).
-template <int D>
+template <int D, Kv T>
 __device__ __forceinline__ half* scales_of(uint8_t* area, int part) {
-    return reinterpret_cast<half*>(area + 2 * ATTN_SEGMENT * D) + part * ATTN_SEGMENT * (D / KV_GROUP);
+    return reinterpret_cast<half*>(area + 2 * ATTN_SEGMENT * D) + part * ATTN_SEGMENT * scales_each(T, D);
 }
 
-// The same of a cache in q8_0.
-template <int D, int THREADS>
-__device__ __forceinline__ void fetch_grouped(const DecodeAttentionArgs& args, const Work& work, Shared<D>& shared,
+// The same of a cache of coded types.
+template <int D, int THREADS, Kv T>
+__device__ __forceinline__ void fetch_coded(const DecodeAttentionArgs& args, const Work& work, Shared<D>& shared,
                                               uint8_t* area) {
     const AttentionArgs& a = args.attention;
     const int from = seen_from(a, work.position);
@@ -145,7 +145,7 @@ __device__ __forceinline__ void fetch_grouped(const DecodeAttentionArgs& args, c
     for (int b = 0; b < ATTN_SEGMENT / KV_BLOCK; ++b) {
         const int key0 = work.segment * ATTN_SEGMENT + b * KV_BLOCK;
         const int first = max(from - key0, 0), end = min(work.position - key0, KV_BLOCK);
-        const size_t at = (static_cast<size_t>(shared.block[b]) * a.kv_heads + work.kv_head) * kv_block_bytes(Kv::Q8_0, D);
+        const size_t at = (static_cast<size_t>(shared.block[b]) * a.kv_heads + work.kv_head) * kv_block_bytes(T, D);
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
             const uint8_t* tensor = reinterpret_cast<const uint8_t*>(part ? a.v : a.k) + at;
@@ -156,9 +156,9 @@ __device__ __forceinline__ void fetch_grouped(const DecodeAttentionArgs& args, c
                 if (key >= first && key < end) copy_async16(to, tensor + key * D + c);
                 else *reinterpret_cast<uint4*>(to) = none;
             }
-            half* scales = scales_of<D>(area, part) + b * KV_BLOCK;
+            half* scales = scales_of<D, T>(area, part) + b * KV_BLOCK;
             const half* tensor_scales = reinterpret_cast<const half*>(tensor + KV_BLOCK * D);
-            for (int i = threadIdx.x; i < D / KV_GROUP * (KV_BLOCK / 8); i += THREADS) {
+            for (int i = threadIdx.x; i < scales_each(T, D) * (KV_BLOCK / 8); i += THREADS) {
                 const int group = i / (KV_BLOCK / 8), key = i % (KV_BLOCK / 8) * 8;
                 copy_scales(scales + group * ATTN_SEGMENT + key, tensor_scales + group * KV_BLOCK + key, first - key,
                             end - key);
@@ -253,33 +253,35 @@ __device__ __forceinline__ void merge_segments(const AttentionArgs& a, const Wor
     }
 }
 
-// Scores of a warp's keys in q8_0, for the rows of q.
-template <int D>
-__device__ __forceinline__ void grouped_scores(float (&s)[WARP_KEYS / 8][4], const half* q, uint8_t* area, int key0) {
+// Scores of a warp's keys of coded types, for the rows of q.
+template <int D, Kv T>
+__device__ __forceinline__ void coded_scores(float (&s)[WARP_KEYS / 8][4], const half* q, uint8_t* area, int key0) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int c = 0; c < D; c += KV_GROUP) {
         const uint4 q0 = *reinterpret_cast<const uint4*>(q + g * (D + 8) + c + 8 * t);
         const uint4 q1 = *reinterpret_cast<const uint4*>(q + (g + 8) * (D + 8) + c + 8 * t);
-        const half* scales = scales_of<D>(area, 0) + c / KV_GROUP * ATTN_SEGMENT + key0 + 2 * t;
+        const half* scales = scales_of<D, T>(area, 0) + c / scaled_channels(T, D) * ATTN_SEGMENT + key0 + 2 * t;
 #pragma unroll
         for (int n = 0; n < WARP_KEYS / 8; ++n) {
             const uint2 key = *reinterpret_cast<const uint2*>(area + code_place<D>(key0 + 8 * n + g, c + 8 * t));
-            add_scores(s[n], q0, q1, key, *reinterpret_cast<const uint32_t*>(scales + 8 * n));
+            const uint32_t d = *reinterpret_cast<const uint32_t*>(scales + 8 * n);
+            add_scores<T>(s[n], q0, q1, key, d);
+            if (T == Kv::FP8 && c + KV_GROUP == D) scale_scores(s[n], d);
         }
     }
 }
 
 // Where the sums of a warp go, over the codes of its keys: rows that are written together fall into different banks.
 template <int D>
-__device__ __forceinline__ int grouped_sum_place(int r, int c) {
+__device__ __forceinline__ int coded_sum_place(int r, int c) {
     static_assert(ROWS * D * sizeof(float) == WARP_KEYS * D, "sums of a warp");
     return r * D + (c / 4 ^ r & 1) * 4 + c % 4;
 }
 
-// Weights times a warp's values in q8_0.
-template <int D>
-__device__ __forceinline__ void grouped_values(const uint32_t (&p)[WARP_KEYS / 8][2], uint8_t* area, int warp, bool has0,
+// Weights times a warp's values of coded types.
+template <int D, Kv T>
+__device__ __forceinline__ void coded_values(const uint32_t (&p)[WARP_KEYS / 8][2], uint8_t* area, int warp, bool has0,
                                                bool has1) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, key0 = warp * WARP_KEYS;
     const uint8_t* codes = area + ATTN_SEGMENT * D;
@@ -287,7 +289,7 @@ __device__ __forceinline__ void grouped_values(const uint32_t (&p)[WARP_KEYS / 8
 #pragma unroll
     for (int c = 0; c < D; c += KV_GROUP) {
         float acc[4][4] = {};
-        const half* scales = scales_of<D>(area, 1) + c / KV_GROUP * ATTN_SEGMENT + key0 + 2 * t;
+        const half* scales = scales_of<D, T>(area, 1) + c / scaled_channels(T, D) * ATTN_SEGMENT + key0 + 2 * t;
 #pragma unroll
         for (int step = 0; step < WARP_KEYS / 16; ++step) {
             const uint32_t w[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
@@ -297,15 +299,15 @@ __device__ __forceinline__ void grouped_values(const uint32_t (&p)[WARP_KEYS / 8
                 const int key = key0 + 16 * step + 2 * t + i / 2 * 8 + i % 2;
                 four[i] = *reinterpret_cast<const uint32_t*>(codes + code_place<D>(key, c + 4 * g));
             }
-            add_values(acc, w, four, *reinterpret_cast<const uint32_t*>(scales + 16 * step),
-                       *reinterpret_cast<const uint32_t*>(scales + 16 * step + 8));
+            add_values<T>(acc, w, four, *reinterpret_cast<const uint32_t*>(scales + 16 * step),
+                          *reinterpret_cast<const uint32_t*>(scales + 16 * step + 8));
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (!(i ? has1 : has0)) continue;
 #pragma unroll
             for (int part = 0; part < 2; ++part) {
-                float4* to = reinterpret_cast<float4*>(o + grouped_sum_place<D>(g + 8 * i, c + 8 * t + 4 * part));
+                float4* to = reinterpret_cast<float4*>(o + coded_sum_place<D>(g + 8 * i, c + 8 * t + 4 * part));
                 const int e = 2 * i + part;
                 *to = make_float4(acc[0][e], acc[1][e], acc[2][e], acc[3][e]);
             }
@@ -371,7 +373,7 @@ template <class Keep>
 struct KeepBf16 {
     const Keep& keep;
     __device__ __forceinline__ void operator()(int i, uint16_t v) const { keep(i, __ushort_as_half(v)); }
-    __device__ __forceinline__ void operator()(int, int8_t, half) const {}
+    __device__ __forceinline__ void operator()(int, uint8_t, half) const {}
 };
 
 // Caches k (part 1) or v (part 2) of a token and head in 16 bits; channel i also goes to keep(i, bits). By one warp.
@@ -390,15 +392,16 @@ __device__ __forceinline__ void cache_halves(const HeadsArgs& a, int part, int h
     }
 }
 
-template <int D>
-struct KeepGrouped {
+template <int D, Kv T>
+struct KeepCoded {
     uint8_t* area;
     int part;  // 0: k, 1: v
     int key;
     __device__ __forceinline__ void operator()(int, uint16_t) const {}
-    __device__ __forceinline__ void operator()(int i, int8_t code, half scale) const {
-        area[part * ATTN_SEGMENT * D + code_place<D>(key, i)] = static_cast<uint8_t>(code);
-        if (i % KV_GROUP == 0) scales_of<D>(area, part)[i / KV_GROUP * ATTN_SEGMENT + key] = scale;
+    __device__ __forceinline__ void operator()(int i, uint8_t code, half scale) const {
+        constexpr int EACH = scaled_channels(T, D);
+        area[part * ATTN_SEGMENT * D + code_place<D>(key, i)] = code;
+        if (i % EACH == 0) scales_of<D, T>(area, part)[i / EACH * ATTN_SEGMENT + key] = scale;
     }
 };
 
@@ -407,8 +410,8 @@ struct KeepGrouped {
 template <int D, int THREADS, bool DEEP, Kv T>
 __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Work& work, Shared<D>& shared, float* scratch,
                                        half* area) {
-    static_assert(T == Kv::Q8_0 || THREADS / WARP * D <= SCRATCH, "a head per warp");
-    static_assert(SCRATCH * sizeof(float) <= GROUPED_AREA<64>, "factors");
+    static_assert(is_coded(T) || THREADS / WARP * D <= SCRATCH, "a head per warp");
+    static_assert(SCRATCH * sizeof(float) <= CODED_AREA<64, Kv::FP8>, "factors");
     static_assert(DEEP || D <= 2 * V_TILE, "tiles of values");
     constexpr int STRIDE = D + 8, O_STRIDE = V_TILE + 8;
     const AttentionArgs& a = args.attention;
@@ -417,7 +420,7 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     const int key0 = work.segment * ATTN_SEGMENT + warp * WARP_KEYS;
     half *keys = area + warp * WARP_KEYS * D, *values = area + ATTN_SEGMENT * D + warp * WARP_KEYS * V_TILE;
     uint8_t* bytes = reinterpret_cast<uint8_t*>(area);
-    constexpr bool GROUPED = T == Kv::Q8_0;
+    constexpr bool CODED = is_coded(T);
     __syncthreads();
 
     // The heads of q, and of k and v where the token itself is among the keys.
@@ -438,10 +441,10 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
                     tile[swizzled<V_TILE / 8>(key, i % V_TILE / 8) + i % 8] = v;
                 }
             };
-            if constexpr (T != Kv::Q8_0) {
+            if constexpr (!CODED) {
                 cache_halves<D, T>(args.heads, part, h, token, head, keep);
             } else {
-                cache_head(args.heads, T, part, h, token, head, KeepGrouped<D>{bytes, part - 1, key});
+                cache_head(args.heads, T, part, h, token, head, KeepCoded<D, T>{bytes, part - 1, key});
             }
         }
         __syncwarp();
@@ -454,10 +457,12 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     float s[WARP_KEYS / 8][4];
 #pragma unroll
     for (int n = 0; n < WARP_KEYS / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
-    if (GROUPED && warp < WARPS) grouped_scores<D>(s, shared.q, bytes, warp * WARP_KEYS);
-    if (warp < WARPS && !GROUPED) add_key_scores<D, T>(s, shared.q, keys);
+    if constexpr (CODED) {
+        if (warp < WARPS) coded_scores<D, T>(s, shared.q, bytes, warp * WARP_KEYS);
+    }
+    if (warp < WARPS && !CODED) add_key_scores<D, T>(s, shared.q, keys);
     // The rest of the values where the keys were.
-    if constexpr (DEEP && D > V_TILE && !GROUPED) {
+    if constexpr (DEEP && D > V_TILE && !CODED) {
         if (warp < WARPS) {
             __syncwarp();
             const int first = max(seen_from(a, position) - key0, 0), end = min(position + 1 - key0, WARP_KEYS);
@@ -481,12 +486,14 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     } else {
         __syncthreads();
     }
-    if (GROUPED && warp < WARPS) grouped_values<D>(p, bytes, warp, has0, has1);
+    if constexpr (CODED) {
+        if (warp < WARPS) coded_values<D, T>(p, bytes, warp, has0, has1);
+    }
     // A tile of channels after the other; the sums go where the tile was.
     constexpr int O_WARP = WARP_KEYS * V_TILE / 2;
     static_assert(ROWS * O_STRIDE <= O_WARP, "sums of a warp");
 #pragma unroll
-    for (int tile = 0; tile < D / V_TILE && warp < WARPS && !GROUPED; ++tile) {
+    for (int tile = 0; tile < D / V_TILE && warp < WARPS && !CODED; ++tile) {
         half* at = tile == 0 ? values : DEEP ? keys + (tile - 1) * WARP_KEYS * V_TILE : values + ATTN_SEGMENT * V_TILE;
         if (DEEP && tile == 1) copy_wait<0>();
         __syncwarp();
@@ -507,8 +514,8 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
         const int at = tile0 ? ATTN_SEGMENT * D : DEEP ? over_keys : ATTN_SEGMENT * (D + V_TILE);
         const float* o = reinterpret_cast<const float*>(area + at) + r * O_STRIDE + c % V_TILE;
         int next = tile0 || !DEEP ? O_WARP : WARP_KEYS * D / 2;
-        if (GROUPED) {
-            o = reinterpret_cast<const float*>(area) + grouped_sum_place<D>(r, c);
+        if (CODED) {
+            o = reinterpret_cast<const float*>(area) + coded_sum_place<D>(r, c);
             next = ROWS * D;
         }
         float value = o[0];
@@ -532,7 +539,7 @@ __device__ __forceinline__ void attend(const DecodeAttentionArgs& args, const Wo
     __syncthreads();
     if (!shared.last) return;
     __threadfence();
-    merge_segments<D, THREADS>(a, work, shared, GROUPED ? reinterpret_cast<float*>(area) : scratch);
+    merge_segments<D, THREADS>(a, work, shared, CODED ? reinterpret_cast<float*>(area) : scratch);
     if (threadIdx.x == 0) *arrived = 0;
 }
 

@@ -87,7 +87,7 @@ struct Common {
     attention_split_any: [Kernel; 3],
     attention_merge: Kernel,
     /// Of many tokens, for heads of as many channels and a cache of one type: of every GPU.
-    attention_tile: [(usize, KvType, Kernel); 6],
+    attention_tile: [(usize, KvType, Kernel); 8],
     /// Of a cache of f16, of those with `wgmma`.
     attention_wgmma: Option<[(usize, Kernel); 4]>,
     argmax: Kernel,
@@ -103,6 +103,7 @@ struct Common {
     /// Of a cache of these types, of any contexts.
     decode_attention_bf16: [Option<Kernel>; 3],
     decode_attention_q8_0: [Option<Kernel>; 3],
+    decode_attention_fp8: [Option<Kernel>; 3],
     /// Of many sequences, of a cache in f16, then in bf16.
     decode_walk: [[Option<Kernel>; 3]; 2],
 }
@@ -278,9 +279,11 @@ impl CudaDevice {
                 tile(64, KvType::F16)?,
                 tile(64, KvType::BF16)?,
                 tile(64, KvType::Q8_0)?,
+                tile(64, KvType::FP8)?,
                 tile(128, KvType::F16)?,
                 tile(128, KvType::BF16)?,
                 tile(128, KvType::Q8_0)?,
+                tile(128, KvType::FP8)?,
             ],
             attention_wgmma: match has_wgmma(&gpu.info) {
                 true => {
@@ -300,6 +303,7 @@ impl CudaDevice {
             decode_attention_deep: decode_attention("_deep")?,
             decode_attention_bf16: decode_attention("_bf16")?,
             decode_attention_q8_0: decode_attention("_q8_0")?,
+            decode_attention_fp8: decode_attention("_fp8")?,
             decode_walk: [decode_walk("")?, decode_walk("_bf16")?],
         };
         Ok(CudaDevice {

@@ -21,10 +21,11 @@
 //! - The input of a product is half precision under a power of two per token.
 //! - A product is a chain of `m16n8k16` tensor-core steps per segment of K ([`k_segments`]), in single precision;
 //!   segments are added in ascending order.
-//! - Keys and values are rounded once, when they are cached, as f16, bf16 or q8_0. What fits no number of the type becomes the
+//! - Keys and values are rounded once, when they are cached, as f16, bf16, q8_0 or fp8. What fits no number of the type becomes the
 //!   largest that there is. Attention is exact with bf16, over all of its range: queries and weights of keys, halves, are two
 //!   bf16 each. A score adds up products with codes of q8_0 for 32 channels at a time, times their scale; a value is the
-//!   product of code and scale rounded to half.
+//!   product of code and scale rounded to half. Numbers of fp8 are halves, and attention is as with these; the scale of a head's
+//!   key, a power of two, comes to the score.
 //! - Attention takes 256-key segments at absolute positions, each with its own softmax partial, merged in ascending
 //!   order.
 //! - Norms, softmax sums and everything else are single precision, in an order that the shape fixes.

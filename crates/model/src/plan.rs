@@ -136,7 +136,7 @@ impl Sizes {
 
     fn kv_bytes(&self) -> u64 {
         let types = self.reserve.kv_types;
-        let per_block = |g: &KvGroup| types.bytes(g.layers * g.heads.kv * g.heads.dim * KV_BLOCK) as u64;
+        let per_block = |g: &KvGroup| types.bytes(g.layers * g.heads.kv * KV_BLOCK, g.heads.dim) as u64;
         let groups = self.reserve.kv_groups.iter().map(|g| per_block(g).saturating_mul(g.blocks as u64));
         groups.fold(0, u64::saturating_add)
     }
@@ -197,7 +197,7 @@ impl Bound {
             mapped: memory.mapped,
             loading: memory.loading,
             kv,
-            kv_per_token: full.map(|l| types.bytes(l.heads.kv * l.heads.dim) as u64).sum(),
+            kv_per_token: full.map(|l| types.bytes(l.heads.kv, l.heads.dim) as u64).sum(),
             activations: memory.reserved.saturating_sub(kv),
         })
     }

@@ -215,14 +215,17 @@ fn bits_do_not_depend_on_how_a_prompt_is_cut() {
 /// Caches of every type that heads can have: near the CPU's with the same type, and the same bits however a prompt is cut.
 #[test]
 fn caches_of_every_type_are_near_the_cpus_and_keep_their_bits() {
-    let mut ran = [0; 2];
+    let mut ran = [0; 3];
     for golden in goldens() {
         let sequence = golden.sequences.iter().max_by_key(|s| s.ids.len().min(100)).expect("a sequence");
         let ids = &sequence.ids[..sequence.ids.len().min(300)];
         let exact = retyped(&golden.gguf, |_, _| GgmlType::F32);
-        // What falls on the other side of a rounding is a step of the cache off, up to 1/127 of the largest value.
-        let gate = 2.0 * gate(&golden);
-        for (ran, ty) in ran.iter_mut().zip([KvType::BF16, KvType::Q8_0]) {
+        // What falls on the other side of a rounding is a step of the cache off, up to 1/127 of the largest value. Steps of fp8
+        // are up to 1/8 of each value, some four times as long: as many times fewer values fall there, and squares add up.
+        for (ran, (ty, gates)) in
+            ran.iter_mut().zip([(KvType::BF16, 2.0), (KvType::Q8_0, 2.0), (KvType::FP8, 4.0)])
+        {
+            let gate = gates * gate(&golden);
             let types = minfer_model::KvTypes::same(ty);
             let options = LoadOptions { kv_types: types, ..LoadOptions::default() };
             let Some(device) = device() else { return };
@@ -245,7 +248,7 @@ fn caches_of_every_type_are_near_the_cpus_and_keep_their_bits() {
             *ran += 1;
         }
     }
-    assert!(ran[0] >= ran[1] && ran[1] > 0, "{ran:?}");
+    assert!(ran[0] >= ran[1] && ran[1] > 0 && ran[2] == ran[1], "{ran:?}");
 }
 
 /// Tokens that the device chose as `spec` says for their positions, each fed back, `count` of them after `ids`.

@@ -317,32 +317,37 @@ pub enum KvType {
     F32,
     /// Eight bits: 32 channels of a token's head share a scale of half precision.
     Q8_0,
+    /// E4M3 of the OCP's 8-bit floating point: a sign, four bits of exponent, three of mantissa. A token's head has a scale
+    /// besides, `2^e` as a half: `e` is the least from −15 for which its largest channel is at most `448 · 2^e`, and no more
+    /// than 7, so that every value is a half. What is larger than `448 · 2^7` becomes that; others are rounded to nearest even.
+    FP8,
 }
 
 impl KvType {
     /// Every type.
-    pub const ALL: [KvType; 4] = [KvType::F16, KvType::BF16, KvType::F32, KvType::Q8_0];
+    pub const ALL: [KvType; 5] = [KvType::F16, KvType::BF16, KvType::F32, KvType::Q8_0, KvType::FP8];
 
-    /// Values that are cached together: a head's channels are a multiple of it.
+    /// Channels that are cached, or read, together: those of a head are a multiple of it.
     pub const fn block(self) -> usize {
         match self {
             KvType::F16 | KvType::BF16 | KvType::F32 => 1,
-            KvType::Q8_0 => 32,
+            KvType::Q8_0 | KvType::FP8 => 32,
         }
     }
 
-    /// Bytes of [`KvType::block`] values.
-    pub const fn block_bytes(self) -> usize {
+    /// Bytes of a token's head of `dim` channels, a whole number of blocks.
+    pub const fn head_bytes(self, dim: usize) -> usize {
         match self {
-            KvType::F16 | KvType::BF16 => 2,
-            KvType::F32 => 4,
-            KvType::Q8_0 => 34,
+            KvType::F16 | KvType::BF16 => dim.saturating_mul(2),
+            KvType::F32 => dim.saturating_mul(4),
+            KvType::Q8_0 => (dim / 32).saturating_mul(34),
+            KvType::FP8 => dim.saturating_add(2),
         }
     }
 
-    /// Bytes of `values` cached values, a whole number of blocks; more than any memory if that overflows.
-    pub const fn bytes(self, values: usize) -> usize {
-        (values / self.block()).saturating_mul(self.block_bytes())
+    /// Bytes of `heads` such heads, of one token or of many; more than any memory if that overflows.
+    pub const fn bytes(self, heads: usize, dim: usize) -> usize {
+        heads.saturating_mul(self.head_bytes(dim))
     }
 
     /// The type's name, as `--ctk` takes it.
@@ -352,6 +357,7 @@ impl KvType {
             KvType::BF16 => "bf16",
             KvType::F32 => "f32",
             KvType::Q8_0 => "q8_0",
+            KvType::FP8 => "fp8",
         }
     }
 }
@@ -371,9 +377,9 @@ impl KvTypes {
         KvTypes { keys: ty, values: ty }
     }
 
-    /// Bytes of so many keys and as many values; more than any memory if that overflows.
-    pub const fn bytes(self, values: usize) -> usize {
-        self.keys.bytes(values).saturating_add(self.values.bytes(values))
+    /// Bytes of so many heads of keys and as many of values; more than any memory if that overflows.
+    pub const fn bytes(self, heads: usize, dim: usize) -> usize {
+        self.keys.bytes(heads, dim).saturating_add(self.values.bytes(heads, dim))
     }
 
     /// A type that heads of `dim` channels cannot be cached in.

@@ -529,8 +529,8 @@ impl<'a> Step<'a> {
         let block = state.blocks[blocks.start + position / KV_BLOCK - first] as usize;
         let KvTypes { keys, values } = store.types;
         let at = |ty: KvType| store.offset(ty, stage.kv.layer, block, head);
-        assert!(at(keys) + keys.bytes(dim * KV_BLOCK) <= store.k.len());
-        assert!(at(values) + values.bytes(dim * KV_BLOCK) <= store.v.len());
+        assert!(at(keys) + keys.bytes(KV_BLOCK, dim) <= store.k.len());
+        assert!(at(values) + values.bytes(KV_BLOCK, dim) <= store.v.len());
         let slot = position % KV_BLOCK;
         // SAFETY: the block of this head lies inside the cache, and this token's entries are written by it alone.
         unsafe {

@@ -37,19 +37,14 @@ pub(super) struct KvStore {
 }
 
 impl KvStore {
-    /// Values of one block of one head.
-    fn head_len(&self) -> usize {
-        self.group.heads.dim * KV_BLOCK
-    }
-
     /// Bytes between blocks of one layer, of type `ty`.
     pub(super) fn block_stride(&self, ty: KvType) -> usize {
-        self.group.heads.kv * ty.bytes(self.head_len())
+        ty.bytes(self.group.heads.kv * KV_BLOCK, self.group.heads.dim)
     }
 
     /// Where head `head` of block `block` of layer `layer` begins among entries of type `ty`, in bytes.
     pub(super) fn offset(&self, ty: KvType, layer: usize, block: usize, head: usize) -> usize {
-        (layer * self.group.blocks + block) * self.block_stride(ty) + head * ty.bytes(self.head_len())
+        (layer * self.group.blocks + block) * self.block_stride(ty) + head * ty.bytes(KV_BLOCK, self.group.heads.dim)
     }
 }
 
@@ -147,9 +142,9 @@ fn acts_len(numerics: Numerics) -> [usize; 3] {
     [1, 1, if numerics == Numerics::Fast { 2 } else { 0 }]
 }
 
-/// Elements of a group's keys; more than any memory if that overflows.
-fn kv_len(group: &KvGroup) -> usize {
-    let factors = [group.blocks, group.heads.kv, group.heads.dim, KV_BLOCK];
+/// Heads of a group's keys, of all its tokens; more than any memory if that overflows.
+fn kv_heads(group: &KvGroup) -> usize {
+    let factors = [group.blocks, group.heads.kv, KV_BLOCK];
     factors.into_iter().fold(group.layers, usize::saturating_mul)
 }
 
@@ -161,7 +156,7 @@ impl State {
         let ropes: usize = ropes.iter().map(|rope| 2 * rope.inv_freq.len()).sum();
         let floats =
             s.rows * (per_token + ropes) + reserve.max_outputs * s.vocab + s.partials + s.states + s.rooms;
-        let kv = reserve.kv_groups.iter().map(|g| reserve.kv_types.bytes(kv_len(g)));
+        let kv = reserve.kv_groups.iter().map(|g| reserve.kv_types.bytes(kv_heads(g), g.heads.dim));
         kv.fold(floats * size_of::<f32>(), usize::saturating_add) as u64
     }
 
@@ -186,7 +181,7 @@ impl State {
         let [per_32, per_256, wide] = acts_len(numerics).map(|n| ActBuffers::new(n * s.rows * s.input));
         let floats = |rows: usize, width: usize| Buffer::<f32>::zeroed(rows * width, "activations");
         let kv = |group: &KvGroup| -> Result<KvStore, DeviceError> {
-            let (len, types, dim) = (kv_len(group), reserve.kv_types, group.heads.dim);
+            let (heads, types, dim) = (kv_heads(group), reserve.kv_types, group.heads.dim);
             if let Some(ty) = types.refused(dim) {
                 let (name, block) = (ty.name(), ty.block());
                 return Err(DeviceError::Fault(format!(
@@ -195,8 +190,8 @@ impl State {
             }
             Ok(KvStore {
                 group: *group,
-                k: Buffer::zeroed(types.keys.bytes(len), "KV cache")?,
-                v: Buffer::zeroed(types.values.bytes(len), "KV cache")?,
+                k: Buffer::zeroed(types.keys.bytes(heads, dim), "KV cache")?,
+                v: Buffer::zeroed(types.values.bytes(heads, dim), "KV cache")?,
                 types,
             })
         };

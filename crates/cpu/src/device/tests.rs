@@ -105,6 +105,27 @@ fn agrees_with_double_precision_over_a_cache_of_eight_bits() {
     }
 }
 
+#[test]
+fn agrees_with_double_precision_over_a_cache_of_fp8() {
+    // A step across an edge is 16 times as long as one of bfloat16 and has 16 times fewer values near it, whose squares add up:
+    // four times as far.
+    for types in [(KvType::FP8, KvType::FP8), (KvType::FP8, KvType::F32), (KvType::F32, KvType::FP8)] {
+        let kv_types = KvTypes { keys: types.0, values: types.1 };
+        let fit = |shape: &Shape| kv_types.refused(shape.heads.dim).is_none();
+        let shapes: Vec<_> = shapes().into_iter().filter(fit).collect();
+        assert!(shapes.len() >= 4);
+        for shape in shapes {
+            let (errors, all) = errors(&Shape { kv_types, ..shape.clone() });
+            let (median, worst) = (errors[LONG / 2], errors[LONG - 1]);
+            assert!(
+                all <= 3.2e-3 && median <= 1e-3 && worst <= 6.4e-2,
+                "{}, {types:?}: {all:.1e}, median {median:.1e}, worst {worst:.1e}",
+                shape.name
+            );
+        }
+    }
+}
+
 /// Over a cache of such keys and values, every level's bits in chunks are those of the portable level at once.
 fn bits_over(keys: KvType, values: KvType) {
     let heads = Heads { q: 6, kv: 2, dim: 32 };

@@ -2,10 +2,14 @@
 //!
 //! A block holds [`KV_BLOCK`] tokens of a head. Keys lie transposed, `[dim][64]`, values `[64][dim]`. A block of `q8_0` has the
 //! bytes first, in the same order, then the scales: of keys `[dim / 32][64]`, of values `[64][dim / 32]`. What attention
-//! reads is `scale · byte`, a product that is exact in single precision.
+//! reads is `scale · byte`, a product that is exact in single precision. One of `fp8` has codes, then a scale for each token.
 //!
 //! # Safety
 //! A function of an implementation needs what its trait says.
+
+mod fp8;
+
+pub(crate) use fp8::FP8;
 
 use crate::simd::{LANES, Simd};
 use half::f16;

@@ -94,16 +94,16 @@ impl AttentionShape {
     /// The one that needs least memory for a cache of a type.
     const fn of(ty: KvType, dim: usize) -> AttentionShape {
         match ty {
-            KvType::Q8_0 => AttentionShape::q8_0(dim),
+            KvType::Q8_0 | KvType::FP8 => AttentionShape::coded(ty, dim),
             _ => AttentionShape::deep(dim),
         }
     }
 
-    /// A cache in q8_0: a head per warp, `GROUPED_SCRATCH` of the kernel, and all of a segment, `GROUPED_AREA`.
-    const fn q8_0(dim: usize) -> AttentionShape {
-        let (threads, values) = (128, ATTN_SEGMENT * dim);
+    /// A cache of codes: a head per warp, `CODED_SCRATCH` of the kernel, and all of a segment, `CODED_AREA`.
+    const fn coded(ty: KvType, dim: usize) -> AttentionShape {
+        let threads = 128;
         let heads = threads / 32 * 4 * dim;
-        let shared = attention_struct(dim) + heads + KvTypes::same(KvType::Q8_0).bytes(values);
+        let shared = attention_struct(dim) + heads + KvTypes::same(ty).bytes(ATTN_SEGMENT, dim);
         AttentionShape { threads, shared }
     }
 }
@@ -229,6 +229,7 @@ impl CudaDevice {
         let common = &self.common;
         let (AttentionShape { threads, shared }, kernels) = match state.reserve.kv_types.keys {
             ty @ KvType::Q8_0 => (AttentionShape::of(ty, dim), common.decode_attention_q8_0),
+            ty @ KvType::FP8 => (AttentionShape::of(ty, dim), common.decode_attention_fp8),
             ty @ KvType::BF16 => (AttentionShape::of(ty, dim), common.decode_attention_bf16),
             _ if deep => (AttentionShape::deep(dim), common.decode_attention_deep),
             _ => (short, common.decode_attention),

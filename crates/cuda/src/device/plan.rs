@@ -139,12 +139,20 @@ mod tests {
         let more = of(16 * 8192) - of(8 * 8192);
         let expected = 8 * 8192 * (48 << 10) / 32 * (32 + 17);
         assert!((expected..expected + 48 * MIB).contains(&more), "{more} of {expected}");
+        // 66 bytes for the 64 channels of a head in fp8.
+        let of = |blocks| {
+            memory(&[], &reserve(blocks, KvTypes::same(KvType::FP8))).expect("a cache of fp8").reserved
+        };
+        let more = of(16 * 8192) - of(8 * 8192);
+        let expected = 8 * 8192 * (48 << 10) / 64 * 66;
+        assert!((expected..expected + 48 * MIB).contains(&more), "{more} of {expected}");
         let refused = |types: KvTypes, dim: usize| {
             let mut reserve = reserve(1, types);
             reserve.kv_groups[0].heads.dim = dim;
             matches!(memory(&[], &reserve), Err(DeviceError::Unsupported { .. }))
         };
         assert!(refused(KvTypes::same(KvType::F32), 64) && refused(KvTypes::same(KvType::Q8_0), 80));
+        assert!(refused(KvTypes::same(KvType::FP8), 80) && !refused(KvTypes::same(KvType::FP8), 96));
         assert!(!refused(KvTypes::same(KvType::Q8_0), 96) && !refused(KvTypes::same(KvType::BF16), 80));
     }
 

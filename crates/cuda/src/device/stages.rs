@@ -35,7 +35,7 @@ const ATTENTION_TILE_THREADS: usize = 256;
 /// Bytes of `struct Shared` of `csrc/attention_tile.cu` for heads of `dim` channels cached in `ty`, which the compiler checks
 /// there.
 const fn attention_tile_shared(dim: usize, ty: KvType) -> usize {
-    let (queries, ring) = (2 * ATTENTION_TILE_ROWS * dim, 4 * ty.bytes(KV_BLOCK * dim));
+    let (queries, ring) = (2 * ATTENTION_TILE_ROWS * dim, 4 * ty.bytes(KV_BLOCK, dim));
     queries + ring + 4 * dim / 2 * ATTENTION_TILE_THREADS
 }
 

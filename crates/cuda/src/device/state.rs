@@ -54,8 +54,8 @@ pub(super) struct KvStore {
 impl KvStore {
     /// Addresses of a layer's keys and values.
     pub(super) fn layer(&self, layer: usize) -> (Address, Address) {
-        let values = layer * self.group.blocks * self.group.heads.kv * self.group.heads.dim * KV_BLOCK;
-        (at(&self.k, self.types.keys.bytes(values)), at(&self.v, self.types.values.bytes(values)))
+        let (heads, dim) = (layer * self.group.blocks * self.group.heads.kv * KV_BLOCK, self.group.heads.dim);
+        (at(&self.k, self.types.keys.bytes(heads, dim)), at(&self.v, self.types.values.bytes(heads, dim)))
     }
 
     /// All keys and all values.
@@ -71,6 +71,7 @@ pub(super) const fn cache_type(ty: KvType) -> i32 {
         KvType::F16 => 0,
         KvType::BF16 => 1,
         KvType::Q8_0 => 2,
+        KvType::FP8 => 3,
         KvType::F32 => -1,
     }
 }
@@ -210,9 +211,9 @@ fn layout(reserve: &Reserve) -> Layout {
     Layout { tokens: reserve.max_tokens, groups: reserve.kv_groups.len(), outputs: reserve.max_outputs }
 }
 
-/// Elements of a group's keys; more than any memory if that overflows.
-fn kv_len(group: &KvGroup) -> usize {
-    let factors = [group.blocks, group.heads.kv, group.heads.dim, KV_BLOCK];
+/// Heads of a group's keys, of all its tokens; more than any memory if that overflows.
+fn kv_heads(group: &KvGroup) -> usize {
+    let factors = [group.blocks, group.heads.kv, KV_BLOCK];
     factors.into_iter().fold(group.layers, usize::saturating_mul)
 }
 
@@ -221,7 +222,7 @@ pub(super) fn check_cache(reserve: &Reserve) -> Result<(), DeviceError> {
     let KvTypes { keys, values } = reserve.kv_types;
     let refuse = |what| Err(DeviceError::Unsupported { tensor: "keys and values".into(), what });
     if let Some(ty) = [keys, values].into_iter().find(|ty| cache_type(*ty) < 0) {
-        return refuse(format!("cached as {}; the GPU caches f16, bf16 and q8_0", ty.name()));
+        return refuse(format!("cached as {}; the GPU caches f16, bf16, q8_0 and fp8", ty.name()));
     }
     for dim in reserve.kv_groups.iter().map(|group| group.heads.dim) {
         if let Some(ty) = reserve.kv_types.refused(dim) {
@@ -262,7 +263,7 @@ impl State {
         let halves = [s.rows * s.normed, s.rows * s.inner, tokens * reserve.max_q];
         let kv = reserve.kv_groups.iter().flat_map(|g| {
             let KvTypes { keys, values } = reserve.kv_types;
-            [keys, values].map(|ty| ty.bytes(kv_len(g)))
+            [keys, values].map(|ty| ty.bytes(kv_heads(g), g.heads.dim))
         });
         let buffers = floats.into_iter().chain(angles).map(|n| n.saturating_mul(4));
         let words = sample::sizes(outputs, reserve.vocab).map(|n| n.saturating_mul(8));
@@ -284,8 +285,8 @@ impl State {
             Ok(Acts { x: gpu.alloc(s.rows * width, "activations")?, unscale: floats(s.rows, 1)? })
         };
         let kv = |group: &KvGroup| -> Result<KvStore, DeviceError> {
-            let (len, types) = (kv_len(group), reserve.kv_types);
-            let bytes = |ty: KvType| gpu.alloc(ty.bytes(len), "KV cache");
+            let (heads, types) = (kv_heads(group), reserve.kv_types);
+            let bytes = |ty: KvType| gpu.alloc(ty.bytes(heads, group.heads.dim), "KV cache");
             Ok(KvStore { group: *group, types, k: bytes(types.keys)?, v: bytes(types.values)? })
         };
         Ok(State {

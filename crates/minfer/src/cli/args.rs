@@ -347,6 +347,8 @@ pub(super) enum KvArg {
     /// Eight bits and a scale for 32 channels: half of f16's memory; heads of a multiple of 32 channels
     #[value(name = "q8_0")]
     Q8_0,
+    /// Eight-bit floating point (E4M3) and a scale for each head: half of f16's memory; heads of a multiple of 32 channels
+    Fp8,
 }
 
 impl CacheArgs {
@@ -363,6 +365,7 @@ impl From<KvArg> for KvType {
             KvArg::Bf16 => KvType::BF16,
             KvArg::F32 => KvType::F32,
             KvArg::Q8_0 => KvType::Q8_0,
+            KvArg::Fp8 => KvType::FP8,
         }
     }
 }

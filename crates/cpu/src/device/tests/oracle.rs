@@ -65,12 +65,13 @@ fn cap(x: f64, cap: Option<f32>) -> f64 {
 }
 
 /// What the cache keeps.
-fn stored(ty: KvType, x: Vec<f64>) -> Vec<f64> {
+fn stored(ty: KvType, dim: usize, x: Vec<f64>) -> Vec<f64> {
     match ty {
         KvType::F16 => x.into_iter().map(|v| f16::from_f64(v).to_f64()).collect(),
         KvType::BF16 => x.into_iter().map(|v| half::bf16::from_f64(v).to_f64()).collect(),
         KvType::F32 => x,
         KvType::Q8_0 => x.chunks(32).flat_map(stored_q8_0).collect(),
+        KvType::FP8 => x.chunks(dim).flat_map(stored_fp8).collect(),
     }
 }
 
@@ -80,6 +81,18 @@ fn stored_q8_0(x: &[f64]) -> Vec<f64> {
     let scale = f16::from_f64(largest / 127.0).to_f64();
     let byte = |v: &f64| if scale > 0.0 { (v / scale).round_ties_even().clamp(-127.0, 127.0) } else { 0.0 };
     x.iter().map(|v| scale * byte(v)).collect()
+}
+
+/// A head as E4M3, numbers of four bits down to 2^-9, with the power of two that brings its largest channel up to 448.
+fn stored_fp8(x: &[f64]) -> Vec<f64> {
+    let largest = x.iter().fold(0f64, |m, v| m.max(v.abs()));
+    let scale = (-15..7).map(|e| 2f64.powi(e)).find(|scale| largest <= 448.0 * scale).unwrap_or(128.0);
+    let number = |v: &f64| {
+        let v = (v / scale).clamp(-448.0, 448.0);
+        let step = 2f64.powi(v.abs().log2().floor().max(-6.0) as i32 - 3);
+        (v / step).round_ties_even() * step
+    };
+    x.iter().map(|v| scale * number(v)).collect()
 }
 
 fn attention(
@@ -150,9 +163,10 @@ pub(super) fn logits(decoder: &Decoder, tokens: &[u32]) -> Vec<f64> {
             qs.push(heads(decoder, layer.q_norm.as_ref(), linear(&layer.q, x), position));
             keys.push(stored(
                 shape.kv_types.keys,
+                shape.heads.dim,
                 heads(decoder, layer.k_norm.as_ref(), linear(&layer.k, x), position),
             ));
-            values.push(stored(shape.kv_types.values, linear(&layer.v, x)));
+            values.push(stored(shape.kv_types.values, shape.heads.dim, linear(&layer.v, x)));
         }
         let spec = decoder.attention(i);
         for (position, x) in xs.iter_mut().enumerate() {

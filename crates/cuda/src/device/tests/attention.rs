@@ -3,7 +3,8 @@
 use super::*;
 use minfer_ops::KvType;
 
-/// Gate of attention: q and weights of keys in half precision, and d · code of q8_0. Keys and values are those in the cache.
+/// Gate of attention: q and weights of keys in half precision, and d · code of q8_0. Keys and values are those in the cache,
+/// with which fp8 is exact.
 const ATTENTION_GATE: f64 = 1e-3;
 
 /// Attention of random tokens with a device that has just computed q, k and v of them.
@@ -123,7 +124,7 @@ impl Scene {
         let mut values = Vec::new();
         for t in 0..tokens {
             for h in 0..kv {
-                let block = (blocks[t / KV_BLOCK] as usize * kv + h) * ty.bytes(KV_BLOCK * dim);
+                let block = (blocks[t / KV_BLOCK] as usize * kv + h) * ty.bytes(KV_BLOCK, dim);
                 for c in 0..dim {
                     let value = t % KV_BLOCK * dim + c;
                     values.push(match ty {
@@ -141,6 +142,11 @@ impl Scene {
                             let scales = block + KV_BLOCK * dim;
                             let d = half(scales + 2 * (c / 32 * KV_BLOCK + t % KV_BLOCK));
                             (d * f64::from(bytes[block + value] as i8), d)
+                        }
+                        KvType::FP8 => {
+                            let d = half(block + KV_BLOCK * dim + 2 * (t % KV_BLOCK));
+                            let (v, step) = e4m3(bytes[block + value]);
+                            (d * v, d * step)
                         }
                         KvType::F32 => unreachable!("refused"),
                     });
@@ -182,6 +188,14 @@ impl Scene {
     }
 }
 
+/// What a code of E4M3 stands for, and the step to the next one.
+fn e4m3(code: u8) -> (f64, f64) {
+    let (e, m) = (i32::from(code >> 3 & 15), f64::from(code & 7));
+    let step = 2f64.powi(e.max(1) - 7 - 3);
+    let magnitude = if e == 0 { m * step } else { (8.0 + m) * step };
+    (if code & 0x80 == 0 { magnitude } else { -magnitude }, step)
+}
+
 /// A number in half precision.
 fn half_at(bytes: &[u8], at: usize) -> f32 {
     let mut value = [0.0];
@@ -205,7 +219,7 @@ const SCENES: &[(Heads, Option<usize>, Option<f32>)] = &[
 
 /// Types of keys and values.
 fn all_types() -> Vec<KvTypes> {
-    let types = [KvType::F16, KvType::BF16, KvType::Q8_0];
+    let types = [KvType::F16, KvType::BF16, KvType::Q8_0, KvType::FP8];
     types.into_iter().flat_map(|keys| types.map(|values| KvTypes { keys, values })).collect()
 }
 
@@ -256,7 +270,15 @@ fn attention_agrees_with_double_precision() {
 /// bf16 has the range of single precision, in attention too.
 #[test]
 fn large_keys_and_values_keep_their_size() {
-    for (ty, size) in [(KvType::BF16, 1e30), (KvType::Q8_0, 1e3), (KvType::F16, 1e3), (KvType::BF16, 1e-20)] {
+    let sizes = [
+        (KvType::BF16, 1e30),
+        (KvType::Q8_0, 1e3),
+        (KvType::F16, 1e3),
+        (KvType::BF16, 1e-20),
+        (KvType::FP8, 1e3),
+        (KvType::FP8, 1e-3),
+    ];
+    for (ty, size) in sizes {
         for (heads, window, soft_cap) in SCENES {
             let types = KvTypes::same(ty);
             if types.refused(heads.dim).is_some() {
@@ -274,7 +296,7 @@ fn large_keys_and_values_keep_their_size() {
 /// What does not fit becomes the largest that does: nothing turns into infinities or NaN.
 #[test]
 fn values_beyond_the_cache_are_the_largest_that_fit() {
-    for (ty, largest) in [(KvType::F16, 65504.0), (KvType::Q8_0, 65024.0)] {
+    for (ty, largest) in [(KvType::F16, 65504.0), (KvType::Q8_0, 65024.0), (KvType::FP8, 57344.0)] {
         for types in [KvTypes { keys: ty, values: ty }, KvTypes { keys: KvType::BF16, values: ty }] {
             let heads = Heads { q: 8, kv: 2, dim: 64 };
             let case = Case { heads, window: None, soft_cap: None, types, sizes: [1.0, 1e9] };
