@@ -338,6 +338,19 @@ impl Device for CpuDevice {
         format!("CPU, {}, {} threads{packing}{numerics}", self.kernels.isa, self.pool.threads())
     }
 
+    fn cache_kind(&self) -> String {
+        let numerics = if self.numerics == Numerics::Fast { "fast" } else { "exact" };
+        format!("CPU, {}, numerics {numerics}", self.kernels.isa)
+    }
+
+    fn read_block(&mut self, group: usize, block: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.state()?.read_block(group, block, bytes)
+    }
+
+    fn write_block(&mut self, group: usize, block: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.state()?.write_block(group, block, bytes)
+    }
+
     fn load_embedding(&mut self, spec: EmbeddingSpec) -> Result<Embedding, DeviceError> {
         let (name, width) = (Arc::clone(&spec.table.name), spec.table.cols);
         if let Some(positions) = &spec.positions {

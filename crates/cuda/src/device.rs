@@ -380,6 +380,32 @@ impl Device for CudaDevice {
         format!("{}, compute capability {}.{}", info.name, info.capability.0, info.capability.1)
     }
 
+    fn cache_kind(&self) -> String {
+        let (major, minor) = self.gpu.info.capability;
+        let numerics = if self.numerics == Numerics::Int8 { "int8" } else { "f16" };
+        format!("CUDA, compute capability {major}.{minor}, numerics {numerics}")
+    }
+
+    fn read_block(&mut self, group: usize, block: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.gpu.make_current()?;
+        let state = self.state()?;
+        state.reserve.check_block(group, block, bytes.len())?;
+        for (cache, at, part) in state.kv[group].parts_of(block) {
+            self.gpu.download_at(cache, at, &mut bytes[part])?;
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self, group: usize, block: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.gpu.make_current()?;
+        let state = self.state()?;
+        state.reserve.check_block(group, block, bytes.len())?;
+        for (cache, at, part) in state.kv[group].parts_of(block) {
+            self.gpu.upload_at(&bytes[part], cache, at)?;
+        }
+        Ok(())
+    }
+
     /// Tiles of tokens fill the multiprocessors only together with many others; other kernels do not need so many, nor
     /// the memory for them.
     fn step_tokens(&self) -> usize {

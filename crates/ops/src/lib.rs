@@ -399,6 +399,13 @@ pub struct KvGroup {
     pub blocks: usize,
 }
 
+impl KvGroup {
+    /// Bytes of a block, keys and values of all layers.
+    pub const fn block_bytes(&self, types: KvTypes) -> usize {
+        types.bytes(self.layers.saturating_mul(self.heads.kv).saturating_mul(KV_BLOCK), self.heads.dim)
+    }
+}
+
 /// Upper bounds of what a step can hold, from which a device sizes its activations once.
 #[derive(Clone, Debug)]
 pub struct Reserve {
@@ -420,6 +427,21 @@ pub struct Reserve {
     pub kv_groups: Vec<KvGroup>,
     /// Types of cached keys and values.
     pub kv_types: KvTypes,
+}
+
+impl Reserve {
+    /// Refuses a block that a cache does not have, and another number of bytes than it has.
+    ///
+    /// # Errors
+    /// [`DeviceError::Fault`].
+    pub fn check_block(&self, group: usize, block: usize, bytes: usize) -> Result<(), DeviceError> {
+        let of = self.kv_groups.get(group).filter(|of| block < of.blocks);
+        let of = of.ok_or_else(|| DeviceError::Fault(format!("no block {block} of cache group {group}")))?;
+        match of.block_bytes(self.kv_types) {
+            found if found == bytes => Ok(()),
+            found => Err(DeviceError::Fault(format!("{bytes} bytes for a block of {found}"))),
+        }
+    }
 }
 
 /// The blocks of one sequence in one cache group.
@@ -518,6 +540,21 @@ pub trait Device {
     fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
         Ok(None)
     }
+
+    /// What the bits of cached keys and values, and how they lie, depend on besides model, tokens and types: the kind of
+    /// device, its level, its numerics. Blocks go from one device to another only if it is the same.
+    fn cache_kind(&self) -> String;
+    /// Waits, then copies a block of a cache group to `bytes`, all [`KvGroup::block_bytes`] of it: of each layer the keys, then
+    /// the values, as they lie.
+    ///
+    /// # Errors
+    /// [`DeviceError::Fault`]: a block that there is not, another number of bytes, a device that failed.
+    fn read_block(&mut self, group: usize, block: usize, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    /// Copies such bytes to a block, before what comes after.
+    ///
+    /// # Errors
+    /// As [`Device::read_block`].
+    fn write_block(&mut self, group: usize, block: usize, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Starts a step.
     fn begin(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError>;

@@ -44,7 +44,24 @@ impl KvStore {
 
     /// Where head `head` of block `block` of layer `layer` begins among entries of type `ty`, in bytes.
     pub(super) fn offset(&self, ty: KvType, layer: usize, block: usize, head: usize) -> usize {
-        (layer * self.group.blocks + block) * self.block_stride(ty) + head * ty.bytes(KV_BLOCK, self.group.heads.dim)
+        (layer * self.group.blocks + block) * self.block_stride(ty)
+            + head * ty.bytes(KV_BLOCK, self.group.heads.dim)
+    }
+}
+
+impl KvStore {
+    /// Calls `copy` with a block's keys and values of each layer, and where they are among a block's bytes.
+    fn each_part(&mut self, block: usize, mut copy: impl FnMut(&mut [u8], Range<usize>)) {
+        let KvTypes { keys, values } = self.types;
+        let mut at = 0;
+        for layer in 0..self.group.layers {
+            for (part, ty) in [keys, values].into_iter().enumerate() {
+                let (start, len) = (self.offset(ty, layer, block, 0), self.block_stride(ty));
+                let cache = if part == 0 { &mut self.k } else { &mut self.v };
+                copy(&mut cache.as_mut_slice()[start..start + len], at..at + len);
+                at += len;
+            }
+        }
     }
 }
 
@@ -149,6 +166,30 @@ fn kv_heads(group: &KvGroup) -> usize {
 }
 
 impl State {
+    /// [`Device::read_block`].
+    pub(super) fn read_block(
+        &mut self,
+        group: usize,
+        block: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        self.reserve.check_block(group, block, bytes.len())?;
+        self.kv[group].each_part(block, |cache, at| bytes[at].copy_from_slice(cache));
+        Ok(())
+    }
+
+    /// [`Device::write_block`].
+    pub(super) fn write_block(
+        &mut self,
+        group: usize,
+        block: usize,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.reserve.check_block(group, block, bytes.len())?;
+        self.kv[group].each_part(block, |cache, at| cache.copy_from_slice(&bytes[at]));
+        Ok(())
+    }
+
     pub(super) fn bytes(reserve: &Reserve, ropes: &[Rope], threads: usize, numerics: Numerics) -> u64 {
         let s = Sizes::of(reserve, threads);
         let acts: usize = acts_len(numerics).iter().map(|n| n * (s.input / 4 + s.input / 16 * 3)).sum();

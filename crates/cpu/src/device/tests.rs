@@ -148,6 +148,27 @@ fn bits_over_every_cache_do_not_depend_on_levels_threads_and_chunks() {
     }
 }
 
+/// Blocks that go to the host and back, to others, leave attention with the same bits.
+#[test]
+fn blocks_are_read_and_written_as_they_lie() {
+    for ty in KvType::ALL {
+        let heads = Heads { q: 6, kv: 2, dim: 32 };
+        let shape = Shape { kv_types: KvTypes { keys: ty, values: KvType::F16 }, heads, ..PLAIN };
+        let decoder = Decoder::random(&shape);
+        let tokens = decoder.prompt(3, 200);
+        let mut runner = Runner::new(&decoder, &best(2), 400);
+        let mut sequence = runner.sequence();
+        let before = runner.in_chunks(&mut sequence, &tokens[..150], &[150]);
+        assert!(runner.move_blocks(&mut sequence) > 0);
+        let after = runner.in_chunks(&mut sequence, &tokens[150..], &[50]);
+        let expected = whole(&decoder, &best(2), &tokens);
+        same(ty.name(), &shape, &[before, after].concat(), &expected);
+        let device = &mut runner.device;
+        assert!(device.read_block(0, usize::MAX, &mut []).is_err() && device.write_block(9, 0, &[]).is_err());
+        assert!(device.read_block(0, 0, &mut [0]).is_err());
+    }
+}
+
 /// Apart from the test above, which emulated processors run: they are slow.
 #[test]
 fn bits_over_caches_of_two_types_do_not_depend_on_levels_threads_and_chunks() {

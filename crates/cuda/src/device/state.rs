@@ -7,6 +7,7 @@ use crate::args::{Address, Spans, at};
 use crate::driver::{Buffer, Gpu, Pinned, held};
 use crate::matrix::{Beside, Form, Input, SPARE_FLAGS, Spare, TILE_TOKENS, UNIT_COLS, UNIT_SUMS};
 use minfer_ops::*;
+use std::ops::Range;
 
 /// Floats of attention partials at most (256 MiB); a step that needs more walks the segments.
 const MOST_PARTIALS: usize = 64 << 20;
@@ -56,6 +57,17 @@ impl KvStore {
     pub(super) fn layer(&self, layer: usize) -> (Address, Address) {
         let (heads, dim) = (layer * self.group.blocks * self.group.heads.kv * KV_BLOCK, self.group.heads.dim);
         (at(&self.k, self.types.keys.bytes(heads, dim)), at(&self.v, self.types.values.bytes(heads, dim)))
+    }
+
+    /// A block's keys and values of each layer: the buffer, where they begin there, and where they are among a block's bytes.
+    pub(super) fn parts_of(&self, block: usize) -> impl Iterator<Item = (&Buffer<u8>, usize, Range<usize>)> {
+        let (heads, dim) = (self.group.heads.kv * KV_BLOCK, self.group.heads.dim);
+        let [k_len, v_len] = [self.types.keys, self.types.values].map(|ty| ty.bytes(heads, dim));
+        (0..self.group.layers).flat_map(move |layer| {
+            let (index, at) = (layer * self.group.blocks + block, layer * (k_len + v_len));
+            let keys = (&self.k, index * k_len, at..at + k_len);
+            [keys, (&self.v, index * v_len, at + k_len..at + k_len + v_len)]
+        })
     }
 
     /// All keys and all values.

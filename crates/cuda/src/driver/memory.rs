@@ -86,6 +86,13 @@ pub(crate) const fn held(bytes: u64) -> u64 {
     }
 }
 
+fn check_part(buffer: &Buffer<u8>, at: usize, len: usize) -> Result<(), DeviceError> {
+    match at.checked_add(len).is_some_and(|end| end <= buffer.len) {
+        true => Ok(()),
+        false => Err(DeviceError::Fault(format!("{len} bytes at {at} of a buffer of {}", buffer.len))),
+    }
+}
+
 impl Gpu {
     /// Memory for `len` values, zeroed: what a kernel does not write must not depend on who had the memory before.
     pub(crate) fn alloc<T: Pod>(&self, len: usize, what: &'static str) -> Result<Buffer<T>, DeviceError> {
@@ -171,6 +178,39 @@ impl Gpu {
         self.download(from, &mut through.as_mut_slice()[..values.len()])?;
         values.copy_from_slice(&through.as_slice()[..values.len()]);
         Ok(())
+    }
+
+    /// Copies `bytes` to where they are at `at` in `to`, and waits.
+    pub(crate) fn upload_at(&self, bytes: &[u8], to: &Buffer<u8>, at: usize) -> Result<(), DeviceError> {
+        check_part(to, at, bytes.len())?;
+        // SAFETY: the bytes fit there, as checked, and the copy has ended when `synchronize` returns.
+        unsafe {
+            let address = to.address + at as u64;
+            call!(
+                self.driver(),
+                cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), self.stream)
+            )?
+        };
+        Ok(self.synchronize()?)
+    }
+
+    /// Waits, then copies what is at `at` in `from` to `bytes`.
+    pub(crate) fn download_at(
+        &self,
+        from: &Buffer<u8>,
+        at: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        check_part(from, at, bytes.len())?;
+        // SAFETY: as many bytes are there, as checked, and the copy has ended when `synchronize` returns.
+        unsafe {
+            let address = from.address + at as u64;
+            call!(
+                self.driver(),
+                cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), address, bytes.len(), self.stream)
+            )?
+        };
+        Ok(self.synchronize()?)
     }
 
     /// Waits, then copies the beginning of `from` to `values`.

@@ -500,6 +500,25 @@ impl Runner {
         dropped
     }
 
+    /// Moves a sequence's blocks to others by way of the host, and fills the former with NaN; says how many.
+    pub(super) fn move_blocks(&mut self, sequence: &mut Sequence) -> usize {
+        let mut moved = 0;
+        for (group, (_, blocks)) in sequence.tables.iter_mut().enumerate() {
+            let state = self.device.state.as_ref().expect("a state");
+            let mut bytes = vec![0; state.reserve.kv_groups[group].block_bytes(state.reserve.kv_types)];
+            for block in blocks {
+                let to = self.free[group].pop().expect("a block");
+                self.device.read_block(group, *block as usize, &mut bytes).expect("a block");
+                self.device.write_block(group, to as usize, &bytes).expect("a block");
+                let nan = vec![NAN_BYTE; bytes.len()];
+                self.device.write_block(group, *block as usize, &nan).expect("a block");
+                self.free[group].insert(0, std::mem::replace(block, to));
+                moved += 1;
+            }
+        }
+        moved
+    }
+
     /// Gives all blocks back.
     pub(super) fn release(&mut self, sequence: Sequence) {
         for ((_, blocks), free) in sequence.tables.into_iter().zip(&mut self.free) {

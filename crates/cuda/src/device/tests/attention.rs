@@ -361,6 +361,30 @@ fn attention_has_the_same_bits_in_any_company() {
     }
 }
 
+/// Blocks that go to the host and back, to another sequence's, leave attention with the same bits.
+#[test]
+fn blocks_are_read_and_written_as_they_lie() {
+    for types in all_types() {
+        let heads = Heads { q: 4, kv: 2, dim: 64 };
+        let case = Case { heads, window: None, soft_cap: None, types, sizes: [1.0; 2] };
+        let Some(mut scene) = Scene::new(case, 200) else { return };
+        let ids: Vec<u32> = (0..200).collect();
+        let whole = scene.run(&[(0, 0, &ids)]);
+        let reserve = scene.device.state().expect("memory").reserve.clone();
+        let (group, each) = (reserve.kv_groups[0], reserve.kv_groups[0].blocks / 2);
+        let mut bytes = vec![0; group.block_bytes(types)];
+        for (from, to) in blocks_of(0, 3, each).into_iter().zip(blocks_of(1, 3, each)) {
+            scene.device.read_block(0, from as usize, &mut bytes).expect("a copy");
+            scene.device.write_block(0, to as usize, &bytes).expect("a copy");
+        }
+        let rest = scene.run(&[(1, 192, &ids[192..])]);
+        assert_eq!(rest, whole[192 * scene.width..], "{types:?}");
+        let device = &mut scene.device;
+        assert!(device.read_block(0, group.blocks, &mut bytes).is_err());
+        assert!(device.write_block(1, 0, &bytes).is_err() && device.write_block(0, 0, &bytes[1..]).is_err());
+    }
+}
+
 /// What a checker of memory and races has time for.
 #[test]
 fn small_caches_of_every_type_agree_with_double_precision() {
