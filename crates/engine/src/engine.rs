@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, OnceLock};
@@ -13,12 +14,12 @@ use crate::constraint::{Constrained, Vocabulary};
 use crate::embedding::{EmbedRequest, Pool};
 use crate::event::{self, Canceller, Event, FinishReason, Source, Timings, Usage};
 use crate::executor::{Executor, Limits, MAX_IN_FLIGHT};
-use crate::kv::KvError;
+use crate::kv::{DiskConfig, KvError};
 use crate::request::{Request, RequestError, TokenTable};
 use crate::scheduler::{Job, Place, Scheduler};
 
 /// Bounds of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
     /// Requests computed together at most; fewer where the executor's limits are lower.
     pub max_running: usize,
@@ -35,6 +36,8 @@ pub struct EngineConfig {
     /// Whether what has been computed is kept for later requests that begin with the same tokens, as long as nobody else
     /// needs the memory. Results are the same.
     pub prefix_cache: bool,
+    /// Where of it is kept what memory has no room for, and what there is at the end; another engine finds it there.
+    pub disk: Option<DiskConfig>,
 }
 
 impl Default for EngineConfig {
@@ -48,6 +51,7 @@ impl Default for EngineConfig {
             step_tokens: 512,
             in_flight,
             prefix_cache: true,
+            disk: None,
         }
     }
 }
@@ -68,6 +72,18 @@ pub enum StartError {
     /// The executor's limits are impossible.
     #[error(transparent)]
     Limits(#[from] KvError),
+    /// A folder for the prefix cache without a prefix cache, or of an executor whose blocks cannot be read.
+    #[error("nothing can be kept on disk: {0}")]
+    NothingToKeep(&'static str),
+    /// The folder of the prefix cache.
+    #[error("{}", dir.display())]
+    Disk {
+        /// The folder.
+        dir: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        error: std::io::Error,
+    },
     /// The executor could not be built.
     #[error(transparent)]
     Executor(Box<dyn Error + Send + Sync>),
@@ -186,7 +202,7 @@ impl Engine {
         let (jobs, receiver) = mpsc::sync_channel(config.max_waiting);
         let (ready, started) = mpsc::sync_channel(1);
         let thread = thread::Builder::new().name("minfer-engine".into()).spawn({
-            let (shared, table) = (shared.clone(), table.clone());
+            let (shared, table, config) = (shared.clone(), table.clone(), config.clone());
             move || match start(build, table, &config) {
                 Err(error) => _ = ready.send(Err(error)),
                 Ok(scheduler) => {
@@ -319,9 +335,13 @@ fn run<E: Executor>(mut scheduler: Scheduler<E>, jobs: Receiver<Job>, shared: &S
         Ok(end) => {
             let reason =
                 end.as_ref().err().map_or(FinishReason::Cancelled, |what| FinishReason::Error(what.clone()));
+            let works = end.is_ok();
             ended(end.err().unwrap_or_else(|| "it was shut down".into()));
             jobs.try_iter().for_each(|job| scheduler.enqueue(job));
             scheduler.finish_all(reason);
+            if works {
+                scheduler.keep_all();
+            }
         }
         // Nothing can be relied on but that the sinks are dropped: each handle then reports why.
         Err(panic) => ended(format!("it panicked: {}", message(&*panic))),

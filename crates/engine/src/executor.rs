@@ -203,6 +203,24 @@ pub trait Executor {
     /// [`RowOutput::Nothing`].
     fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError>;
 
+    /// Bytes of a block of each group, keys and values of all its layers; `None` if blocks can be neither read nor written.
+    fn block_bytes(&self) -> Option<Vec<usize>> {
+        None
+    }
+
+    /// Reads a block of a group, all of [`Executor::block_bytes`]. No step in flight writes to it.
+    fn read_block(&mut self, group: usize, block: u32, bytes: &mut [u8]) -> Result<(), StepError> {
+        let _ = bytes;
+        Err(StepError::Device(format!("block {block} of group {group} cannot be read")))
+    }
+
+    /// Writes a block that was read here or by another executor of the same kind: steps that are submitted later read the same
+    /// bits. No step is in flight.
+    fn write_block(&mut self, group: usize, block: u32, bytes: &[u8]) -> Result<(), StepError> {
+        let _ = bytes;
+        Err(StepError::Device(format!("block {block} of group {group} cannot be written")))
+    }
+
     /// Takes back the step that was submitted last, if it has not begun: then it is as if it had never been submitted, and is
     /// not waited for. False if it has, or the executor cannot.
     fn give_up(&mut self, step: StepId) -> bool {

@@ -26,6 +26,9 @@ struct Slot {
     prefix: u64,
 }
 
+/// Bytes of a slot: its position and one more, 0 if it is empty, then both hashes.
+const SLOT_BYTES: usize = 24;
+
 /// See [the module](self).
 pub struct FakeExecutor {
     limits: Limits,
@@ -254,6 +257,38 @@ impl Executor for FakeExecutor {
         self.next += 1;
         self.in_flight.push_back((step, plan.clone()));
         Ok(step)
+    }
+
+    fn block_bytes(&self) -> Option<Vec<usize>> {
+        Some(vec![SLOT_BYTES * self.limits.block_tokens; self.limits.groups.len()])
+    }
+
+    fn read_block(&mut self, group: usize, block: u32, bytes: &mut [u8]) -> Result<(), StepError> {
+        let writes = |row: &PlanRow| {
+            let end = (row.position + row.tokens.len()).div_ceil(self.limits.block_tokens);
+            let written = (row.position / self.limits.block_tokens..end).map(|i| i - row.tables[group].first);
+            written.into_iter().any(|i| row.tables[group].blocks[i] == block)
+        };
+        let mut rows = self.in_flight.iter().flat_map(|(_, plan)| &plan.rows);
+        assert!(!rows.any(writes), "block {block} of group {group} is read before it is written");
+        assert_eq!(bytes.len(), SLOT_BYTES * self.limits.block_tokens);
+        for (to, slot) in bytes.chunks_exact_mut(SLOT_BYTES).zip(&self.cache[group][block as usize]) {
+            let words = slot.map_or([0; 3], |slot| [slot.position as u64 + 1, slot.before, slot.prefix]);
+            to.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self, group: usize, block: u32, bytes: &[u8]) -> Result<(), StepError> {
+        assert!(self.in_flight.is_empty(), "a block is written while a step is in flight");
+        assert_eq!(bytes.len(), SLOT_BYTES * self.limits.block_tokens);
+        for (slot, from) in self.cache[group][block as usize].iter_mut().zip(bytes.chunks_exact(SLOT_BYTES)) {
+            let mut words = from.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+            let [position, before, prefix] = [(); 3].map(|()| words.next().unwrap_or_default());
+            *slot =
+                position.checked_sub(1).map(|position| Slot { position: position as usize, before, prefix });
+        }
+        Ok(())
     }
 
     fn give_up(&mut self, step: StepId) -> bool {

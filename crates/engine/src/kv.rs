@@ -8,7 +8,12 @@
 //! tokens takes them over ([`Kv::admit_prompt`]). Blocks that only the cache has are as good as free: they are taken when no
 //! other is left.
 
+mod disk;
 mod prefix;
+
+pub use disk::DiskConfig;
+pub(crate) use disk::{Digest, Disk, after};
+pub(crate) use prefix::Entry;
 
 use crate::executor::{BlockTable, CacheGroup, Limits, TokenId};
 use prefix::{NodeId, Prefixes, ROOT};
@@ -166,6 +171,10 @@ pub struct Kv {
     step_tokens: usize,
     pools: Vec<BlockPool>,
     prefixes: Option<Prefixes>,
+    /// What the prefix cache has given up, if somebody wants to know.
+    leaving: Option<Vec<Entry>>,
+    /// Steps that have been submitted.
+    steps: u64,
 }
 
 impl Kv {
@@ -184,12 +193,89 @@ impl Kv {
             return Err(KvError::Limits { field: "window" });
         }
         let pools = limits.groups.iter().copied().map(BlockPool::new).collect();
-        Ok(Kv { block_tokens: limits.block_tokens, step_tokens, pools, prefixes: None })
+        Ok(Kv {
+            block_tokens: limits.block_tokens,
+            step_tokens,
+            pools,
+            prefixes: None,
+            leaving: None,
+            steps: 0,
+        })
     }
 
     /// The same accounts, which remember what blocks hold.
     pub fn with_prefix_cache(self) -> Self {
         Kv { prefixes: Some(Prefixes::new()), ..self }
+    }
+
+    /// The same accounts, which note what the prefix cache gives up, for [`Kv::take_leaving`].
+    pub(crate) fn noting_what_leaves(self) -> Self {
+        Kv { leaving: Some(Vec::new()), ..self }
+    }
+
+    /// What the prefix cache has given up since it was asked last. The blocks are still as they were, until a step that has been
+    /// planned since is submitted.
+    pub(crate) fn take_leaving(&mut self) -> Vec<Entry> {
+        self.leaving.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// All that the prefix cache has, what was used last first.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let nodes =
+            self.prefixes.iter().flat_map(|prefixes| prefixes.by_use().rev().map(move |id| (prefixes, id)));
+        nodes.filter_map(|(prefixes, id)| prefixes.entry(id))
+    }
+
+    /// So many steps have been submitted: what is remembered from now on was written by them.
+    pub(crate) fn set_steps(&mut self, submitted: u64) {
+        self.steps = submitted;
+    }
+
+    /// Whole blocks at the beginning of `prompt`, less its last token, that the prefix cache has, and could have.
+    pub(crate) fn known_blocks(&self, prompt: &[TokenId]) -> (usize, usize) {
+        let prompt = &prompt[..prompt.len().saturating_sub(1)];
+        let known =
+            self.prefixes.as_ref().map_or(0, |prefixes| prefixes.path(prompt, self.block_tokens).len());
+        (known, prompt.len() / self.block_tokens)
+    }
+
+    /// Whether a sequence of `positions` tokens can be admitted.
+    pub(crate) fn can_admit(&self, positions: usize) -> bool {
+        self.pools.iter().all(|pool| self.need(pool, positions) <= pool.spec.blocks - pool.promised)
+    }
+
+    /// Has the prefix cache know the last block of `tokens`, all others of which it knows: takes a block of each group that
+    /// `has` one, and says which. `None` if there is none that nobody uses; then nothing has changed.
+    pub(crate) fn adopt(&mut self, tokens: &[TokenId], has: &[bool]) -> Option<Vec<Option<u32>>> {
+        let (before, edge) = tokens.split_at_checked(tokens.len().checked_sub(self.block_tokens)?)?;
+        let prefixes = self.prefixes.as_mut()?;
+        let path = prefixes.path(before, self.block_tokens);
+        let at = path.last().copied().unwrap_or(ROOT);
+        if path.len() * self.block_tokens != before.len() || prefixes.child(at, edge).is_some() {
+            return None;
+        }
+        // Making room must not take the path away.
+        prefixes.move_pin(ROOT, at);
+        prefixes.touch(at);
+        let mut blocks: Vec<Option<u32>> = Vec::new();
+        for (group, has) in has.iter().enumerate() {
+            let block = if *has { self.take(group).map(Some) } else { Some(None) };
+            match block {
+                Some(block) => blocks.push(block),
+                None => break,
+            }
+        }
+        let whole = blocks.len() == has.len();
+        let prefixes = self.prefixes.as_mut()?;
+        if whole {
+            let node = prefixes.add(at, edge, blocks.clone());
+            prefixes.touch(node);
+        } else {
+            let taken = blocks.iter().enumerate().filter_map(|(group, block)| Some((group, (*block)?)));
+            taken.for_each(|(group, block)| self.pools[group].give_back(block));
+        }
+        prefixes.move_pin(at, ROOT);
+        whole.then_some(blocks)
     }
 
     /// Positions that a sequence alone could have.
@@ -289,6 +375,7 @@ impl Kv {
                     }
                 }
             }
+            prefixes.set_written_by(next, self.steps);
             at = next;
         }
         prefixes.move_pin(sequence.node, at);
@@ -297,16 +384,19 @@ impl Kv {
     }
 
     /// A block that nobody has: a free one, or one that only the prefix cache has.
-    fn take(pools: &mut [BlockPool], prefixes: &mut Option<Prefixes>, group: usize) -> Option<u32> {
-        while pools[group].free.is_empty() {
-            let pool = &pools[group];
-            let given_up = prefixes
-                .as_mut()?
-                .give_up(group, pool.spec.window.is_some(), |block| pool.refs[block as usize] == 1)?;
-            given_up.into_iter().for_each(|(group, block)| pools[group].give_back(block));
+    fn take(&mut self, group: usize) -> Option<u32> {
+        while self.pools[group].free.is_empty() {
+            let (pool, prefixes) = (&self.pools[group], self.prefixes.as_mut()?);
+            let windowed = pool.spec.window.is_some();
+            let id = prefixes.dispensable(group, windowed, |block| pool.refs[block as usize] == 1)?;
+            if let Some(leaving) = &mut self.leaving {
+                leaving.extend(prefixes.entry(id));
+            }
+            let given_up = prefixes.give_up(id, group, windowed)?;
+            given_up.into_iter().for_each(|(group, block)| self.pools[group].give_back(block));
         }
-        let block = pools[group].free.pop()?;
-        pools[group].refs[block as usize] = 1;
+        let block = self.pools[group].free.pop()?;
+        self.pools[group].refs[block as usize] = 1;
         Some(block)
     }
 
@@ -325,7 +415,7 @@ impl Kv {
             table.first = first;
             let missing = end.div_ceil(self.block_tokens).saturating_sub(first + table.blocks.len());
             // The promise: there are always that many.
-            let taken = (0..missing).map_while(|_| Kv::take(&mut self.pools, &mut self.prefixes, group));
+            let taken = (0..missing).map_while(|_| self.take(group));
             table.blocks.extend(taken);
         }
         sequence.len = end;

@@ -39,6 +39,7 @@ pub use constraint::{Begin, Budget, Constraint, ConstraintError, Grammar};
 pub use embedding::{EmbedRequest, Pooling};
 pub use engine::{Engine, EngineConfig, Handle, StartError, SubmitError};
 pub use event::{Canceller, Event, FinishReason, Stopped, Timings, Usage};
+pub use kv::DiskConfig;
 pub use request::{
     MAX_BANNED_BYTES, MAX_BANNED_STRINGS, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, Request,
     RequestError, Stop, TokenTable, check_banned,

@@ -22,18 +22,19 @@ mod draft;
 mod lookup;
 mod running;
 mod text;
+mod tier;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, StartError};
 use crate::event::{Event, FinishReason};
 use crate::executor::{
     Executor, Limits, MAX_IN_FLIGHT, PlanRow, RowOutput, SeqId, StepError, StepId, StepOutput, StepPlan,
     TokenId, Tokens, Want,
 };
-use crate::kv::{Kv, KvError};
+use crate::kv::{Disk, Kv, KvError};
 use crate::request::TokenTable;
 use crate::sampling::Scratch;
 
@@ -41,6 +42,7 @@ use draft::Drafter;
 pub(crate) use running::{Job, Place};
 use running::{Running, Waiting};
 use text::Chosen;
+use tier::Tier;
 
 /// All requests of an executor.
 pub(crate) struct Scheduler<E> {
@@ -48,6 +50,10 @@ pub(crate) struct Scheduler<E> {
     kv: Kv,
     /// Who guesses, for requests that ask for it.
     drafter: Option<Drafter>,
+    tier: Option<Tier>,
+    /// Steps that were submitted, and those of them that have been waited for.
+    steps: u64,
+    done: u64,
     table: Arc<TokenTable>,
     max_running: usize,
     step_tokens: usize,
@@ -98,13 +104,23 @@ enum Resolved {
 }
 
 impl<E: Executor> Scheduler<E> {
-    pub(crate) fn new(executor: E, table: Arc<TokenTable>, config: &EngineConfig) -> Result<Self, KvError> {
+    pub(crate) fn new(
+        executor: E,
+        table: Arc<TokenTable>,
+        config: &EngineConfig,
+    ) -> Result<Self, StartError> {
         let limits = executor.limits();
         let step_tokens = config.step_tokens.min(limits.max_tokens);
         let kv = Kv::new(limits, step_tokens)?;
+        // What an encoder computes of a prefix depends on what follows.
+        let remembers = config.prefix_cache && !limits.bidirectional;
+        let kv = if remembers { kv.with_prefix_cache() } else { kv };
+        let tier = open_tier(&executor, config, remembers)?;
         Ok(Scheduler {
-            // What an encoder computes of a prefix depends on what follows.
-            kv: if config.prefix_cache && !limits.bidirectional { kv.with_prefix_cache() } else { kv },
+            kv: if tier.is_some() { kv.noting_what_leaves() } else { kv },
+            tier,
+            steps: 0,
+            done: 0,
             table,
             // Then a step has room for a row, and a result, of every running request.
             max_running: config.max_running.min(limits.max_outputs).min(step_tokens),
@@ -153,8 +169,9 @@ impl<E: Executor> Scheduler<E> {
     /// One turn of the loop. After an error, which is the device's, no further turn will succeed.
     pub(crate) fn step(&mut self) -> Result<(), String> {
         self.reap();
-        self.admit();
-        while self.in_flight.len() < self.max_in_flight && self.plan()? {
+        // Who waits for the device to be idle is not kept waiting by further steps.
+        let goes_on = self.admit()?;
+        while goes_on && self.in_flight.len() < self.max_in_flight && self.plan()? {
             self.execute()?;
             self.reap();
         }
@@ -208,11 +225,13 @@ impl<E: Executor> Scheduler<E> {
         if flight.rows.iter().all(|row| self.find_row(row).is_none()) && self.executor.give_up(flight.step) {
             self.in_flight.pop_back();
             self.last_step = None;
+            self.steps -= 1;
         }
     }
 
-    /// Starts waiting requests in order, as long as blocks can be promised for the tokens that they have and one more.
-    fn admit(&mut self) {
+    /// Starts waiting requests in order, as long as blocks can be promised for the tokens that they have and one more. False
+    /// if one of them needs the device to be idle, for what it gets from the second tier of the cache.
+    fn admit(&mut self) -> Result<bool, String> {
         let capacity = self.capacity();
         while self.running.len() < self.max_running
             && let Some(waiting) = self.waiting.front()
@@ -220,7 +239,20 @@ impl<E: Executor> Scheduler<E> {
             // The last token is never written, so it may lie one past the end of the cache.
             let max_len = waiting.job().max_len().min(capacity + 1);
             let positions = (waiting.tokens().len() + self.limits().block_tokens).min(max_len - 1);
-            let Ok(cache) = self.kv.admit_prompt(waiting.dispensable(), positions) else { return };
+            let prompt = waiting.dispensable();
+            if !self.kv.can_admit(positions.max(prompt.len())) {
+                return Ok(true);
+            }
+            if let Some(tier) = &self.tier
+                && let Some(wanted) = tier.wants(&self.kv, prompt)
+            {
+                // A step in flight may write to a block that is free by now.
+                if !self.in_flight.is_empty() {
+                    return Ok(false);
+                }
+                tier.restore(&mut self.kv, &mut self.executor, prompt, &wanted)?;
+            }
+            let Ok(cache) = self.kv.admit_prompt(prompt, positions) else { return Ok(true) };
             let id = SeqId(self.next_seq);
             self.next_seq += 1;
             match self.waiting.pop_front() {
@@ -229,6 +261,7 @@ impl<E: Executor> Scheduler<E> {
                 None => self.kv.release(cache),
             }
         }
+        Ok(true)
     }
 
     /// Sees to it that everybody who generates has cache for the next token: a block at a time, and if there is none by setting
@@ -269,6 +302,7 @@ impl<E: Executor> Scheduler<E> {
     /// **Plan**: fills in the next step; false if there is nothing to compute.
     fn plan(&mut self) -> Result<bool, String> {
         self.make_room();
+        self.kv.set_steps(self.steps);
         self.guesses.clear();
         let mut budget = self.step_tokens;
         // Everybody's own row comes first; guesses have what is left.
@@ -312,6 +346,10 @@ impl<E: Executor> Scheduler<E> {
             }
         }
         self.plan.rows.truncate(self.guesses.len());
+        // Before the step writes over it.
+        if let Some(tier) = &self.tier {
+            tier.save(&mut self.kv, &mut self.executor, self.done)?;
+        }
         Ok(!self.guesses.is_empty())
     }
 
@@ -341,6 +379,7 @@ impl<E: Executor> Scheduler<E> {
         }
         self.in_flight.push_back(Flight { step, rows });
         self.last_step = Some(step);
+        self.steps += 1;
         Ok(())
     }
 
@@ -356,6 +395,7 @@ impl<E: Executor> Scheduler<E> {
 
     /// Takes the results of a step. Gives the rows that failed, and why.
     fn wait(&mut self, flight: &Flight) -> Result<(Vec<usize>, String), String> {
+        self.done += 1;
         let failed = match self.executor.wait(flight.step, &mut self.out) {
             Ok(()) => (Vec::new(), String::new()),
             Err(StepError::Device(what)) => return Err(what),
@@ -454,6 +494,14 @@ impl<E: Executor> Scheduler<E> {
         }
     }
 
+    /// Keeps what the prefix cache has, if it has a second tier. Every request has ended.
+    pub(crate) fn keep_all(&mut self) {
+        let Some(tier) = &self.tier else { return };
+        if let Err(what) = tier.save_all(&mut self.kv, &mut self.executor, self.done) {
+            tracing::warn!("the prefix cache is not kept: {what}");
+        }
+    }
+
     /// Ends every request.
     pub(crate) fn finish_all(&mut self, reason: FinishReason) {
         while !self.running.is_empty() {
@@ -461,6 +509,25 @@ impl<E: Executor> Scheduler<E> {
         }
         self.waiting.drain(..).for_each(|waiting| waiting.finish(reason.clone()));
     }
+}
+
+/// The second tier of the cache that the configuration asks for.
+fn open_tier<E: Executor>(
+    executor: &E,
+    config: &EngineConfig,
+    remembers: bool,
+) -> Result<Option<Tier>, StartError> {
+    let Some(disk) = &config.disk else { return Ok(None) };
+    if !remembers {
+        return Err(StartError::NothingToKeep("there is no prefix cache"));
+    }
+    let sizes = executor.block_bytes();
+    let sizes = sizes.ok_or(StartError::NothingToKeep("the device does not give its cache away"))?;
+    let open = Disk::open(disk.clone(), sizes);
+    let disk = open.map_err(|error| StartError::Disk { dir: disk.dir.clone(), error })?;
+    let limits = executor.limits();
+    let windowed = limits.groups.iter().map(|group| group.window.is_some()).collect();
+    Ok(Some(Tier::new(disk, limits.block_tokens, windowed)))
 }
 
 #[cfg(test)]

@@ -81,6 +81,11 @@ impl AnyModel {
         each!(self, model => model.device().describe())
     }
 
+    /// What the layout and the bits of its cache depend on, besides the model and the cache's types.
+    pub fn cache_kind(&self) -> String {
+        each!(self, model => model.device().cache_kind())
+    }
+
     /// The CPU, if it runs there.
     pub fn cpu(&self) -> Option<&CpuDevice> {
         match self {
@@ -102,6 +107,18 @@ impl Executor for AnyModel {
 
     fn wait(&mut self, step: StepId, out: &mut StepOutput) -> Result<(), StepError> {
         each!(self, model => model.wait(step, out))
+    }
+
+    fn block_bytes(&self) -> Option<Vec<usize>> {
+        each!(self, model => model.block_bytes())
+    }
+
+    fn read_block(&mut self, group: usize, block: u32, bytes: &mut [u8]) -> Result<(), StepError> {
+        each!(self, model => model.read_block(group, block, bytes))
+    }
+
+    fn write_block(&mut self, group: usize, block: u32, bytes: &[u8]) -> Result<(), StepError> {
+        each!(self, model => model.write_block(group, block, bytes))
     }
 
     fn give_up(&mut self, step: StepId) -> bool {

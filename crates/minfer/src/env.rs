@@ -30,6 +30,13 @@ pub fn hf_token() -> Option<String> {
     std::env::var("HF_TOKEN").ok().map(|v| v.trim().to_owned()).filter(|v| !v.is_empty())
 }
 
+/// The program that runs, for what it computes is the same bits within a build only.
+pub(crate) fn executable() -> std::io::Result<PathBuf> {
+    // There it is found even if it has been replaced since.
+    let own = PathBuf::from("/proc/self/exe");
+    if own.exists() { Ok(own) } else { std::env::current_exe() }
+}
+
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
 }

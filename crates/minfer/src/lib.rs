@@ -109,6 +109,7 @@ pub mod check;
 mod device;
 pub mod env;
 pub mod facts;
+mod identity;
 mod llm;
 pub mod perplexity;
 mod random;
@@ -121,8 +122,8 @@ pub use device::{
     AnyModel, DeviceChoice, GpuNumerics, GpuPlan, Loaded, gpu_unavailable, load_model, plan_on_gpu,
 };
 pub use llm::{
-    DryBreakers, Embed, Embedding, Error, Generate, Generation, Llm, Message, Options, PendingEmbedding,
-    Piece, Summary,
+    DiskCache, DryBreakers, Embed, Embedding, Error, Generate, Generation, Llm, Message, Options,
+    PendingEmbedding, Piece, Summary,
 };
 pub use minfer_cpu::CpuOptions;
 pub use minfer_engine::{Canceller, FinishReason, Grammar, Logprobs, Pooling, SamplingParams, Usage};

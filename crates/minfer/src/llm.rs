@@ -2,14 +2,16 @@
 
 mod embed;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use minfer_cpu::CpuOptions;
 use minfer_engine::executor::Executor;
 use minfer_engine::{
-    Begin, Canceller, Constraint, Engine, EngineConfig, Event, FinishReason, Grammar, Handle, Logprobs,
-    Pooling, Request, RequestError, SamplingParams, StartError, Stop, SubmitError, TokenTable, Usage,
+    Begin, Canceller, Constraint, DiskConfig, Engine, EngineConfig, Event, FinishReason, Grammar, Handle,
+    Logprobs, Pooling, Request, RequestError, SamplingParams, StartError, Stop, SubmitError, TokenTable,
+    Usage,
 };
 use minfer_gguf::Gguf;
 use minfer_model::{DecoderSpec, LoadOptions};
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{DeviceChoice, Loaded, load_models};
 use crate::facts::Facts;
+use crate::identity::identity;
 use crate::source::{Cache, Source, SourceError};
 use crate::vocabulary::model_vocabulary;
 
@@ -87,6 +90,9 @@ pub enum Error {
         /// Bytes that are free.
         free: u64,
     },
+    /// What a cache on disk would be named after cannot be read.
+    #[error("no cache on disk: {0}")]
+    Identity(std::io::Error),
     /// A template that cannot be used, or that refuses a conversation.
     #[error(transparent)]
     Tokenizer(#[from] minfer_tokenizer::Error),
@@ -129,6 +135,17 @@ pub struct Options {
     pub load: LoadOptions,
     /// The pre-tokenizer rule, instead of the one that the file names.
     pub pre: Option<String>,
+    /// Where keys and values of prompts are kept for later: what memory has no room for, and all at the end.
+    pub disk: Option<DiskCache>,
+}
+
+/// A folder for keys and values. Several processes, models and builds may share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskCache {
+    /// The folder; made if it is not there.
+    pub dir: PathBuf,
+    /// Bytes of all of it, at most.
+    pub bytes: u64,
 }
 
 /// One message of a conversation.
@@ -293,7 +310,13 @@ impl Llm {
         let (Loaded { model, repacked }, draft) = load_models(gguf, draft, options, progress)?;
         tracing::info!(device = model.describe(), repacked, "model loaded");
         // How many run together is for the cache to say: it holds `sequences` of full length, or more that are shorter.
-        let config = EngineConfig { step_tokens: model.limits().max_tokens, ..EngineConfig::default() };
+        let disk = options.disk.as_ref().map(|disk| -> Result<DiskConfig, Error> {
+            let identity =
+                identity(gguf, options.load.kv_types, &model.cache_kind()).map_err(Error::Identity)?;
+            Ok(DiskConfig { dir: disk.dir.clone(), bytes: disk.bytes, identity })
+        });
+        let step_tokens = model.limits().max_tokens;
+        let config = EngineConfig { step_tokens, disk: disk.transpose()?, ..EngineConfig::default() };
         let (pooling, embedding_width) = (embed::pooling_of(model.spec()), model.spec().d_model);
         let table = token_table(&tokenizer);
         let engine = match draft {

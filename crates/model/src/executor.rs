@@ -25,6 +25,8 @@ pub struct Model<D: Device> {
     device: D,
     spec: DecoderSpec,
     limits: Limits,
+    /// Bytes of a block of each cache group.
+    block_bytes: Vec<usize>,
     embedding: D::Embedding,
     layers: Vec<Layer<D>>,
     /// An encoder has none.
@@ -113,6 +115,12 @@ impl<D: Device> Model<D> {
         Ok(Model {
             device,
             limits: sizes.limits,
+            block_bytes: sizes
+                .reserve
+                .kv_groups
+                .iter()
+                .map(|group| group.block_bytes(sizes.reserve.kv_types))
+                .collect(),
             embedding,
             layers,
             head,
@@ -410,6 +418,10 @@ fn refill(result: &mut RowOutput, values: &[f32]) -> Vec<f32> {
     memory
 }
 
+fn fault(error: ops::DeviceError) -> StepError {
+    StepError::Device(error.to_string())
+}
+
 impl<D: Device> Executor for Model<D> {
     fn limits(&self) -> &Limits {
         &self.limits
@@ -428,6 +440,18 @@ impl<D: Device> Executor for Model<D> {
         let id = StepId(self.submitted);
         self.waiting.push_back((id, own));
         Ok(id)
+    }
+
+    fn block_bytes(&self) -> Option<Vec<usize>> {
+        Some(self.block_bytes.clone())
+    }
+
+    fn read_block(&mut self, group: usize, block: u32, bytes: &mut [u8]) -> Result<(), StepError> {
+        self.device.read_block(group, block as usize, bytes).map_err(fault)
+    }
+
+    fn write_block(&mut self, group: usize, block: u32, bytes: &[u8]) -> Result<(), StepError> {
+        self.device.write_block(group, block as usize, bytes).map_err(fault)
     }
 
     fn give_up(&mut self, step: StepId) -> bool {

@@ -77,8 +77,7 @@ impl Counted {
         let begin = Free::until(&budget.begin, table, vocab);
         let end = Free::until(&budget.end, table, vocab);
         let state = if begin.is_some() { State::Before } else { State::Within };
-        let mut counted =
-            Counted { state, left: budget.tokens, begin, end, forced: budget.forced.clone() };
+        let mut counted = Counted { state, left: budget.tokens, begin, end, forced: budget.forced.clone() };
         counted.check();
         counted
     }

@@ -110,9 +110,9 @@ fn invalid_requests_are_refused() {
 
 #[test]
 fn a_draft_model_guesses_for_those_who_ask() {
-    let config = EngineConfig::default();
-    let plain = read(start(fake(), config).submit(greedy(&[1, 2], 40)).unwrap());
-    let engine = Engine::with_draft(fake(), fake(), table(), config).unwrap();
+    let config = EngineConfig::default;
+    let plain = read(start(fake(), config()).submit(greedy(&[1, 2], 40)).unwrap());
+    let engine = Engine::with_draft(fake(), fake(), table(), config()).unwrap();
     for draft in [0, 3] {
         let handle = engine.submit(Request { draft, ..greedy(&[1, 2], 40) }).unwrap();
         let events: Vec<Event> = handle.collect();
@@ -123,12 +123,12 @@ fn a_draft_model_guesses_for_those_who_ask() {
     assert_eq!(read(engine.submit(Request { draft: 3, ..greedy(&[1, 2], 40) }).unwrap()), plain);
     let both = Request { draft: 3, lookup: 3, ..greedy(&[1], 1) };
     assert_eq!(engine.submit(both).unwrap_err(), RequestError::Guesses.into());
-    let nobody = start(fake(), config).submit(Request { draft: 3, ..greedy(&[1], 1) }).unwrap_err();
+    let nobody = start(fake(), config()).submit(Request { draft: 3, ..greedy(&[1], 1) }).unwrap_err();
     assert_eq!(nobody.to_string(), "draft is 3, but the engine has no draft model");
     let encoder = FakeExecutor::new(Limits { bidirectional: true, ..FakeExecutor::small_limits() });
-    assert!(matches!(Engine::with_draft(fake(), encoder, table(), config), Err(StartError::Draft)));
+    assert!(matches!(Engine::with_draft(fake(), encoder, table(), config()), Err(StartError::Draft)));
     let zero = FakeExecutor::new(Limits { block_tokens: 0, ..FakeExecutor::small_limits() });
-    assert!(matches!(Engine::with_draft(fake(), zero, table(), config), Err(StartError::Limits(_))));
+    assert!(matches!(Engine::with_draft(fake(), zero, table(), config()), Err(StartError::Limits(_))));
 }
 
 #[test]
@@ -226,11 +226,19 @@ fn what_cannot_start_says_why() {
         Engine::spawn(build, table(), config).unwrap_err().to_string()
     };
     let config = EngineConfig::default();
-    assert_eq!(spawn(|| Err("no such model".into()), config), "no such model");
-    assert_eq!(spawn(|| panic!("boom"), config), "building the executor panicked: boom");
+    assert_eq!(spawn(|| Err("no such model".into()), config.clone()), "no such model");
+    assert_eq!(spawn(|| panic!("boom"), config.clone()), "building the executor panicked: boom");
     let zero = || Ok(FakeExecutor::new(Limits { block_tokens: 0, ..FakeExecutor::small_limits() }));
-    assert_eq!(spawn(zero, config), "the executor's block_tokens is 0");
+    assert_eq!(spawn(zero, config.clone()), "the executor's block_tokens is 0");
     let ok = || Ok(fake());
-    assert_eq!(spawn(ok, EngineConfig { max_waiting: 0, ..config }), "max_waiting is 0, must be at least 1");
-    assert_eq!(spawn(ok, EngineConfig { in_flight: 3, ..config }), "in_flight is 3, must be 1 or 2");
+    assert_eq!(
+        spawn(ok, EngineConfig { max_waiting: 0, ..config.clone() }),
+        "max_waiting is 0, must be at least 1"
+    );
+    assert_eq!(spawn(ok, EngineConfig { in_flight: 3, ..config.clone() }), "in_flight is 3, must be 1 or 2");
+    let nowhere = DiskConfig { dir: "/dev/null/kv".into(), bytes: 1, identity: [0; 32] };
+    let disk = EngineConfig { disk: Some(nowhere), ..config };
+    assert_eq!(spawn(ok, disk.clone()), "/dev/null/kv");
+    let none = EngineConfig { prefix_cache: false, ..disk };
+    assert_eq!(spawn(ok, none), "nothing can be kept on disk: there is no prefix cache");
 }

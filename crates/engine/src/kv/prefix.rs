@@ -27,6 +27,8 @@ struct Node {
     used: u64,
     /// Live sequences whose path ends here.
     pins: usize,
+    /// Steps after which its blocks are written for sure.
+    written_by: u64,
 }
 
 /// The tree.
@@ -37,6 +39,17 @@ pub(super) struct Prefixes {
     /// All nodes but the root, by their last use.
     by_use: BTreeSet<(u64, NodeId)>,
     clock: u64,
+}
+
+/// What a node stands for: all tokens up to the end of its edge, and the blocks of those of its edge, one per cache group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// From the beginning.
+    pub(crate) tokens: Vec<TokenId>,
+    /// Of the last block of them.
+    pub(crate) blocks: Vec<Option<u32>>,
+    /// Steps after which these are written.
+    pub(crate) written_by: u64,
 }
 
 /// What is given up: a block of each group that has one.
@@ -51,6 +64,7 @@ impl Prefixes {
             blocks: Vec::new(),
             used: 0,
             pins: 0,
+            written_by: 0,
         };
         Prefixes { nodes: vec![Some(root)], vacant: Vec::new(), by_use: BTreeSet::new(), clock: 0 }
     }
@@ -86,8 +100,15 @@ impl Prefixes {
             self.nodes.push(None);
             self.nodes.len() - 1
         });
-        let node =
-            Node { parent: at, tokens: tokens.into(), children: HashMap::new(), blocks, used: 0, pins: 0 };
+        let node = Node {
+            parent: at,
+            tokens: tokens.into(),
+            children: HashMap::new(),
+            blocks,
+            used: 0,
+            pins: 0,
+            written_by: 0,
+        };
         self.by_use.insert((0, id));
         self.nodes[id] = Some(node);
         if let Some(parent) = self.node_mut(at) {
@@ -137,20 +158,51 @@ impl Prefixes {
         }
     }
 
-    /// Gives up a block of group `group` that `unused` says nobody else has, of what was used longest ago; and with it what
-    /// is of no use without it. `windowed` says whether the group has a sliding window.
-    pub(super) fn give_up(
-        &mut self,
+    /// Its blocks are written by the steps up to this one.
+    pub(super) fn set_written_by(&mut self, id: NodeId, step: u64) {
+        if let Some(node) = self.node_mut(id) {
+            node.written_by = node.written_by.max(step);
+        }
+    }
+
+    /// All that a node stands for.
+    pub(super) fn entry(&self, id: NodeId) -> Option<Entry> {
+        let node = self.node(id)?;
+        let mut edges = Vec::new();
+        let mut at = id;
+        while at != ROOT {
+            let node = self.node(at)?;
+            edges.push(&node.tokens);
+            at = node.parent;
+        }
+        let tokens = edges.into_iter().rev().flat_map(|edge| edge.iter().copied()).collect();
+        Some(Entry { tokens, blocks: node.blocks.clone(), written_by: node.written_by })
+    }
+
+    /// All nodes but the root, what was used longest ago first.
+    pub(super) fn by_use(&self) -> impl DoubleEndedIterator<Item = NodeId> + '_ {
+        self.by_use.iter().map(|(_, id)| *id)
+    }
+
+    /// The node of which a block of group `group`, which `unused` says nobody else has, can be given up: of what was used
+    /// longest ago. `windowed` says whether the group has a sliding window.
+    pub(super) fn dispensable(
+        &self,
         group: usize,
         windowed: bool,
         unused: impl Fn(u32) -> bool,
-    ) -> Option<GivenUp> {
-        let id = self.by_use.iter().map(|(_, id)| *id).find(|&id| {
+    ) -> Option<NodeId> {
+        self.by_use().find(|&id| {
             self.node(id).is_some_and(|node| {
                 let free = node.blocks.get(group).copied().flatten().is_some_and(&unused);
                 free && (windowed || (node.children.is_empty() && node.pins == 0))
             })
-        })?;
+        })
+    }
+
+    /// Gives up the block of group `group` of a [dispensable](Prefixes::dispensable) node, and with it what is of no use without
+    /// it.
+    pub(super) fn give_up(&mut self, id: NodeId, group: usize, windowed: bool) -> Option<GivenUp> {
         if !windowed {
             return Some(self.remove(id));
         }

@@ -6,6 +6,7 @@ mod crowded;
 mod drafted;
 mod embedding;
 mod random;
+mod tier;
 
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
@@ -298,7 +299,7 @@ fn a_prompt_that_begins_like_an_earlier_one_is_not_computed_again() {
         usages(limits.clone(), config, &requests).iter().map(|u| u.cached_tokens).collect::<Vec<_>>()
     };
     // The last one is whole blocks, but its last token has to be computed.
-    assert_eq!(cached(config), [0, 6 * block, 3 * block, block]);
+    assert_eq!(cached(config.clone()), [0, 6 * block, 3 * block, block]);
     assert_eq!(cached(EngineConfig { prefix_cache: false, ..config }), [0; 4]);
 }
 

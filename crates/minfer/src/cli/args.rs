@@ -17,7 +17,7 @@ use minfer::gguf::Gguf;
 use minfer::model::{KvType, KvTypes, LoadOptions};
 use minfer::source::{Cache, Source};
 use minfer::tokenizer::Tokenizer;
-use minfer::{DeviceChoice, DryBreakers, Options};
+use minfer::{DeviceChoice, DiskCache, DryBreakers, Options};
 
 use super::terminal;
 
@@ -301,6 +301,7 @@ impl LoadArgs {
             cpu: self.device.cpu(&self.threads),
             load: self.context.load(),
             pre: vocabulary.pre.clone(),
+            disk: None,
         })
     }
 }
@@ -326,6 +327,44 @@ pub(super) struct CacheArgs {
     /// Type of cached values
     #[arg(long, value_enum, default_value_t = KvArg::F16)]
     pub ctv: KvArg,
+}
+
+/// Where keys and values are kept for later.
+#[derive(Args)]
+#[command(next_help_heading = "Context")]
+pub(super) struct DiskArgs {
+    /// Keep keys and values of prompts in this folder: those that memory has no room for, and all at the end. A later prompt, of
+    /// this or of another process of the same build with the same model, cache types and device, goes on from there, to the same
+    /// text
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Size that the folder may have, like 500M or 20G; what was used longest ago goes first
+    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = parse_size, requires = "cache_dir")]
+    cache_disk: u64,
+}
+
+impl DiskArgs {
+    /// The folder, if there is one.
+    pub(super) fn config(&self) -> Option<DiskCache> {
+        self.cache_dir.clone().map(|dir| DiskCache { dir, bytes: self.cache_disk })
+    }
+}
+
+/// Bytes, with a unit of 1024 bytes to the first, second, third or fourth power.
+fn parse_size(given: &str) -> Result<u64, String> {
+    let wrong = || "expected a size like 500M or 20G".to_owned();
+    let digits = given.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let power = match given[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 1,
+        "M" | "MB" | "MIB" => 2,
+        "G" | "GB" | "GIB" => 3,
+        "T" | "TB" | "TIB" => 4,
+        _ => return Err(wrong()),
+    };
+    let size =
+        digits.parse::<u64>().map_err(|_| wrong())?.checked_mul(1024u64.pow(power)).ok_or_else(wrong)?;
+    if size == 0 { Err("must be more than 0".to_owned()) } else { Ok(size) }
 }
 
 impl ContextArgs {

@@ -245,6 +245,7 @@ impl Args {
             },
             load,
             pre: None,
+            disk: None,
         };
         with_load_bar(|progress| load_model(gguf, &options, progress)).context("cannot load the model")
     }

@@ -83,6 +83,7 @@ impl Args {
                 ..LoadOptions::default()
             },
             pre: None,
+            disk: None,
         };
         let loaded = with_load_bar(|progress| load_model(&gguf, &options, progress));
         let mut model = loaded.context("cannot load the model")?.model;

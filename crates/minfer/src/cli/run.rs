@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 use minfer::engine::{FinishReason, MAX_TOP_LOGPROBS, check_banned};
 use minfer::gguf::Gguf;
 use minfer::tokenizer::Tokenizer;
-use minfer::{Generate, Generation, Llm, Message, Source, Summary};
+use minfer::{Generate, Generation, Llm, Message, Options, Source, Summary};
 
 use serde_json::{Value, json};
 
 use super::Outcome;
 use super::args::{
-    LoadArgs, ModelArgs, SamplingArgs, VocabularyArgs, open, parse_source, parse_tokens, usage,
+    DiskArgs, LoadArgs, ModelArgs, SamplingArgs, VocabularyArgs, open, parse_source, parse_tokens, usage,
 };
 use super::constraint::ConstraintArgs;
 use super::interrupt::{interrupted, on_interrupt};
@@ -79,6 +79,8 @@ pub(super) struct Args {
     constraint: ConstraintArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    disk: DiskArgs,
     #[command(flatten)]
     load: LoadArgs,
 }
@@ -153,7 +155,7 @@ impl Args {
     }
 
     fn load(&self, gguf: &Arc<Gguf>, draft: Option<&Arc<Gguf>>) -> Result<Llm> {
-        let options = self.load.options(&self.vocabulary)?;
+        let options = Options { disk: self.disk.config(), ..self.load.options(&self.vocabulary)? };
         let load = |progress: &mut dyn FnMut(u64, u64)| match draft {
             Some(draft) => Llm::with_draft(gguf, draft, &options, progress),
             None => Llm::from_gguf(gguf, &options, progress),
@@ -202,8 +204,12 @@ impl Args {
             (0, None) => String::new(),
             _ => format!(", of {} guesses {} right", usage.guessed_tokens, usage.accepted_tokens),
         };
+        let cached = match usage.cached_tokens {
+            0 => String::new(),
+            cached => format!(" ({cached} cached)"),
+        };
         note(&format!(
-            "prompt {} tokens, {prompt}; generated {} tokens, {}{guesses}; load {:.2} s{seed}",
+            "prompt {} tokens{cached}, {prompt}; generated {} tokens, {}{guesses}; load {:.2} s{seed}",
             usage.prompt_tokens,
             usage.completion_tokens,
             speed(generated, summary.decode),

@@ -11,7 +11,7 @@ use minfer::server::{Config, Single};
 use minfer::{Llm, Served};
 
 use super::Outcome;
-use super::args::{LoadArgs, ModelArgs, VocabularyArgs, open, parse_positive, usage};
+use super::args::{DiskArgs, LoadArgs, ModelArgs, VocabularyArgs, open, parse_positive, usage};
 use super::terminal::with_load_bar;
 
 /// Serve a model to programs, over HTTP
@@ -49,6 +49,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
     #[command(flatten)]
+    disk: DiskArgs,
+    #[command(flatten)]
     load: LoadArgs,
 }
 
@@ -63,6 +65,7 @@ impl Args {
         };
         let mut options = self.load.options(&self.vocabulary)?;
         options.load.sequences = self.parallel;
+        options.disk = self.disk.config();
         let gguf = open(&self.model.model)?;
         let llm = with_load_bar(|progress| Llm::from_gguf(&gguf, &options, progress))
             .context("cannot load the model")?;

@@ -243,7 +243,9 @@ fn perplexity_is_compared_with_saved_logits() {
 #[test]
 fn keys_and_values_are_cached_in_types_of_their_own() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    for (keys, values) in [("q8_0", "q8_0"), ("q8_0", "f32"), ("bf16", "q8_0"), ("fp8", "fp8"), ("fp8", "bf16")] {
+    for (keys, values) in
+        [("q8_0", "q8_0"), ("q8_0", "f32"), ("bf16", "q8_0"), ("fp8", "fp8"), ("fp8", "bf16")]
+    {
         let args = ["bench", "-m", tiny_model(), "-p", "70", "-n", "2", "-r", "1", "-o", "jsonl"];
         let text = succeeds(&[&args[..], &["--ctk", keys, "--ctv", values]].concat());
         assert!(text.contains(&format!(r#""type_k":"{keys}","type_v":"{values}""#)), "{text}");

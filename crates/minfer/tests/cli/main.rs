@@ -4,6 +4,7 @@
 mod bad_files;
 mod chat;
 mod commands;
+mod disk;
 mod embed;
 mod signals;
 mod sources;

@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use minfer::engine::SamplingParams;
-use minfer::{Generate, Llm, Message, Options};
+use minfer::{DiskCache, Generate, Llm, Message, Options};
 
 use crate::support::{GEMMA3, SMOLLM2, cache_dir, cores, open};
 
@@ -69,6 +69,43 @@ fn a_prompt_that_begins_like_an_earlier_one_is_taken_over() {
         // Ten blocks of 64 are the same.
         assert_eq!((usage.prompt_tokens, usage.cached_tokens), (680, 640), "{name}");
         assert_eq!(again, answer(&load(), &second).0, "{name}");
+    }
+}
+
+/// Another process, as far as the folder can tell: what one has kept is taken over, what is damaged is computed again, and the text
+/// is the same.
+#[test]
+fn a_prompt_goes_on_from_what_an_earlier_process_kept() {
+    let _cores = cores();
+    for name in [SMOLLM2, GEMMA3] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let disk = DiskCache { dir: dir.path().to_owned(), bytes: 1 << 30 };
+        let options = Options { disk: Some(disk), ..Options::default() };
+        let greedy =
+            Generate { max_tokens: Some(24), sampling: SamplingParams::greedy(), ..Generate::default() };
+        let answer = |options: &Options| {
+            let llm = Llm::from_gguf(&open(name), options, &mut |_, _| {}).expect("the model is loaded");
+            let tokens = llm.text_prompt(&include_str!("text.txt").repeat(2))[..700].to_vec();
+            let mut generation = llm.generate(tokens, &greedy).expect("the request is taken");
+            let text: String =
+                generation.by_ref().map(|piece| piece.expect("the generation succeeds")).collect();
+            (text, generation.summary().expect("an end").usage.cached_tokens)
+        };
+        let (text, cached) = answer(&Options::default());
+        assert_eq!((answer(&options), cached), ((text.clone(), 0), 0), "{name}");
+        // Ten blocks of 64.
+        assert_eq!(answer(&options), (text.clone(), 640), "{name}");
+        for place in 0..3 {
+            let files = std::fs::read_dir(dir.path()).expect("a folder");
+            for (i, file) in files.map(|file| file.expect("a file").path()).enumerate() {
+                let mut bytes = std::fs::read(&file).expect("a file");
+                let at = [8, 90, bytes.len() / 3, bytes.len() / 2, bytes.len() - 1][(i + place) % 5];
+                bytes[at] ^= 4;
+                std::fs::write(&file, bytes).expect("a file");
+            }
+            // The first one is removed when it is read, others when they are asked for.
+            assert_eq!(answer(&options), (text.clone(), 0), "{name}");
+        }
     }
 }
 

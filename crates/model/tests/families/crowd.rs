@@ -92,7 +92,7 @@ pub(crate) fn each_gets_what_it_gets_alone<E: Executor + Send + 'static>(
             ..EngineConfig::default()
         };
         let drafts = round % 2 == 1;
-        let (engine, _) = start([1, 4, 2, 12][round % 4], drafts, config);
+        let (engine, _) = start([1, 4, 2, 12][round % 4], drafts, config.clone());
         let mut left: Vec<usize> = (0..REQUESTS).collect();
         let mut under_way = Vec::new();
         while !left.is_empty() || !under_way.is_empty() {

@@ -149,7 +149,7 @@ fn going_back_far_is_going_back_right() {
             let banned = vec![plain.text[10..26].to_vec()];
             let request = Request { banned, ..greedy(vec![start, 2], 40) };
             let requests = [request.clone(), request];
-            let usages = usages(limits.clone(), config, &requests);
+            let usages = usages(limits.clone(), config.clone(), &requests);
             assert_eq!(usages[0].completion_tokens, usages[1].completion_tokens);
         }
     }
