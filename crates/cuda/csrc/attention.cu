@@ -17,7 +17,8 @@ __device__ __forceinline__ void add_block_scores(float (&s)[WARP_KEYS / 8][4], c
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const half* scales = reinterpret_cast<const half*>(codes + KV_BLOCK * dim) + 2 * t;
     auto scale = [&](int row, int n) { return *reinterpret_cast<const uint32_t*>(scales + row * KV_BLOCK + 8 * n); };
-#pragma unroll
+    // Not unrolled: with both types in a kernel, registers do not reach for heads of 256.
+#pragma unroll 1
     for (int c = 0; c < D; c += KV_GROUP) {
         if (c >= dim) break;
         const uint4 none = make_uint4(0, 0, 0, 0);
