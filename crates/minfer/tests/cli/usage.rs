@@ -66,7 +66,7 @@ fn what_is_not_built_is_unknown() {
         #[cfg(not(feature = "cuda"))]
         &["run", "--device", "cuda", "x"][..],
         &["run", "--numerics", "loose", "x"][..],
-        &["run", "--ctk", "fp8", "x"],
+        &["run", "--ctk", "q4_0", "x"],
         &["quantize"],
         &["convert"],
     ] {
