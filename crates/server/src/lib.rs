@@ -16,6 +16,7 @@ mod generation;
 mod host;
 mod ollama;
 mod openai;
+mod page;
 mod sampling;
 mod stream;
 mod text;
@@ -200,6 +201,7 @@ fn router(host: Arc<dyn ModelHost>, config: &Config) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), check_key));
     Router::new()
         .route("/health", get(async || axum::Json(serde_json::json!({"status": "ok"}))))
+        .merge(page::routes())
         .merge(needs_key)
         .fallback(async || {
             ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", "there is nothing here")
